@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from loadtest.judge import Disruption, Promotion, Verdict
 from loadtest.torture.promises import Call
@@ -47,17 +47,13 @@ class Report:
     """Parts that ended by themselves, with their last line of output."""
     failures: Sequence[str]
     """Producers that ended too early, by an undocumented error."""
-    bundles: Sequence[str] = ()
-    """What is wrong with bundles."""
-    keys: Sequence[str] = ()
-    """What is wrong with limits per key."""
-    deaths: Sequence[str] = ()
-    """What is wrong with the followers that must die."""
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What else is wrong, by what it concerns: bundles, limits per key, deaths."""
 
     @property
     def is_clean(self) -> bool:
         """Whether every promise was kept and nothing was left behind."""
-        is_wrong = self.failures or self.crashed or self.bundles or self.keys or self.deaths or any(self.left.values())
+        is_wrong = self.failures or self.crashed or any(self.others.values()) or any(self.left.values())
         return self.verdict.is_clean and not is_wrong
 
     @property
@@ -107,9 +103,7 @@ def as_table(report: Report) -> str:
         lines += [f"runs whose promotion a failover has undone: {report.verdict.undone}"]
     lines += [f"repeated runs: {report.verdict.reruns}" + (f" ({causes})" if causes else "")]
     lines += [f"fallen: {line}" for line in report.fallen] + [f"failed: {line}" for line in report.failures]
-    lines += [f"bundle: {line}" for line in report.bundles[:20]]
-    lines += [f"limits per key: {line}" for line in report.keys[:20]]
-    lines += [f"deaths: {line}" for line in report.deaths[:20]]
+    lines += [f"{what}: {line}" for what, found in report.others.items() for line in found[:20]]
     if any(report.left.values()):
         lines.append(f"left on the servers: {report.left}")
     return "\n".join([*lines, str(report.verdict), "clean" if report.is_clean else "NOT CLEAN"])
@@ -135,9 +129,7 @@ def as_json(report: Report) -> str:
             "left": report.left,
             "fallen": list(report.fallen),
             "failures": list(report.failures),
-            "bundles": list(report.bundles),
-            "keys": list(report.keys),
-            "deaths": list(report.deaths),
+            **{what: list(found) for what, found in report.others.items()},
         },
         indent=2,
     )

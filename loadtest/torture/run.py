@@ -296,7 +296,8 @@ class Torture:
                 line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard), self._limits)
             ]
         deaths = list(wrong_deaths(self._promised(), self._remains.dead()))
-        return Report(verdict, log, found, self._strikes, left, self._fallen, failures, of_bundles, of_keys, deaths)
+        others = {"bundles": of_bundles, "limits per key": of_keys, "deaths": deaths}
+        return Report(verdict, log, found, self._strikes, left, self._fallen, failures, others)
 
 
 def torture(on: str, options: Options, directory: Path, tell: Callable[[str], None] = lambda line: None) -> Report:
