@@ -115,6 +115,7 @@ def in_place(world: World) -> Iterator[None]:
         put(File, "transaction", _on_a_disk(File.transaction))
         put(File, "try_to_own", _until_killed(File.try_to_own))
         random.seed(f"{world.seed}/product")
+        ids._random.seed(f"{world.seed}/lives")
         ids._ids.seed()  # ids begin with what the process drew when it was started
         yield
 
