@@ -116,8 +116,12 @@ class KernelTimer:
 
     @classmethod
     def open(cls, fire: Callable[[], None]) -> KernelTimer | None:
-        """A timer that calls `fire`; None where there is no such thing: the loop's own timers must serve then."""
-        if sys.platform != "linux":
+        """A timer that calls `fire`; None where there is no such thing, or the loop watches no files.
+
+        The loop's own timers must serve then.
+        """
+        watches_files = type(asyncio.get_running_loop()).add_reader is not asyncio.AbstractEventLoop.add_reader
+        if sys.platform != "linux" or not watches_files:
             return None
         import ctypes  # only a scheduler needs it
 
@@ -127,11 +131,7 @@ class KernelTimer:
         fd = libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if fd < 0:
             return None
-        try:
-            return cls(fd, libc.timerfd_settime, (ctypes.c_long * 4)(), fire)
-        except NotImplementedError:  # how asyncio says that a loop watches no files (the simulator's does not)
-            os.close(fd)
-            return None
+        return cls(fd, libc.timerfd_settime, (ctypes.c_long * 4)(), fire)
 
     def set(self, seconds: float) -> None:
         """Fire that many seconds from now, and not at the moment set before.
