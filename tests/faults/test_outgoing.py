@@ -26,7 +26,7 @@ from wheelq.protocol.calls import draining, producer, state, worker
 from wheelq.protocol.calls import outgoing as calls
 from wheelq.protocol.calls.outgoing import LIFE_MS, Outgoing
 from wheelq.protocol.calls.state import Concluded
-from wheelq.protocol.keys import Keys
+from wheelq.protocol.keys import Keys, tag_keys
 from wheelq.scheduler.shard import Role
 from wheelq.settings import ClientSettings, WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
@@ -107,6 +107,11 @@ class Scene:
             assert not self.raw.hlen(keys.jobs)
 
     @property
+    def now_ms(self) -> int:
+        seconds, micros = self.raw.time()
+        return int(seconds) * 1_000 + int(micros) // 1_000
+
+    @property
     def left(self) -> int:
         return self.raw.xlen(self.keys.outgoing)
 
@@ -130,6 +135,42 @@ async def test_a_follower_is_carried_and_removed(scene: Scene, placed: str) -> N
     assert scene.left == 0
     scene.consume()
     assert scene.ran[-1:] == [entries[0].follower.id]
+
+
+async def test_followers_of_one_shard_share_calls_and_stay_in_order(scene: Scene) -> None:
+    counted = Refusing("schedule", times=0)
+    big = JobSpec("x" * 10_000)
+    await scene.carry(scene.carrier(counted), scene.leave(*map(JobSpec, range(60)), big, *map(JobSpec, range(60, 80))))
+    assert counted.met == 4, "50, 10, the big one, 20"
+    scene.consume()
+    assert [int(id[-2:]) for id in scene.ran] == list(range(81))
+    assert scene.left == 0
+
+
+async def test_a_follower_that_is_refused_keeps_those_of_its_call_from_nothing(scene: Scene) -> None:
+    first, second, third = scene.leave(JobSpec(1), JobSpec(2), JobSpec(3), carrier=scene.carrier())
+    for key in tag_keys(Keys().prefix, scene.target, 0, calls.TURN_MS):
+        scene.raw.hset(key, second.follower.tag, "no answer")  # the script fails to read it
+    await scene.carry(scene.carrier(), [first, second, third])
+    scene.consume()
+    assert scene.ran == [first.follower.id, third.follower.id]
+    [left] = scene.claim()
+    assert (left.follower.id, left.refusals) == (second.follower.id, 1)
+
+
+async def test_a_follower_that_was_sent_before_does_not_set_the_time_of_those_behind_it(scene: Scene) -> None:
+    sent = scene.leave()
+    await scene.carry(scene.carrier(Unreachable("XDEL")), sent)
+    sent_ms = scene.now_ms
+    while scene.now_ms < sent_ms + 20:
+        pass
+    [new] = scene.leave()
+    await scene.carry(scene.carrier(), [*scene.claim(), new])
+    info = scene.plain.send(state.get(Keys().shard(scene.target, 0), new.follower.id))
+    assert info is not None
+    assert info.scheduled_ms is not None
+    assert info.scheduled_ms >= sent_ms + 20
+    assert scene.left == 0
 
 
 @pytest.mark.parametrize("is_forgotten", [True, False], ids=["run and forgotten meanwhile", "still there"])

@@ -181,6 +181,7 @@ class Carrier:
                 placed = yield from self._scheduling.placement(topic)
                 if not (batch := (yield from self._write_down(batch, placed))):
                     return
+                batch.sort(key=lambda taken: taken.entry.follower.shard)  # those of one shard share calls
                 sending = Sending(placed, [self._parcel(taken) for taken in batch])
                 failure = yield from self._send(sending)
             except WheelqError as error:

@@ -12,9 +12,10 @@ its shards refuse the jobs; the client then reads the topic again, and places th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
@@ -36,7 +37,7 @@ from wheelq.producer.outbox.kept import Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
-from wheelq.protocol.call import Call
+from wheelq.protocol.call import Call, for_many
 from wheelq.protocol.calls import bundles, producer
 from wheelq.protocol.calls.producer import NewJob, Placed, Tag, Tagging
 from wheelq.protocol.calls.server import server_time_us
@@ -50,6 +51,10 @@ T = TypeVar("T")
 logger = logging.getLogger("wheelq.client")
 
 WARN_EVERY_S = 60.0
+MOST_IN_A_CALL = 50
+"""The most parcels in one call, which keeps the server busy for about two milliseconds."""
+SMALL_BYTES = 8_192
+"""The largest job that shares a call with others."""
 
 
 class Scheduling:
@@ -181,12 +186,12 @@ class Scheduling:
         """
         confirming = yield from self._confirming(None)
         yield from self._ask_for_the_time(sending)
-        calls = (self._carry(parcel) for parcel in sending.parcels)
         answers, topic, failure = sending.answers, sending.parcels[0].topic, None
         try:
             if confirming is None:
-                yield Stream(calls, answers.append, partial(answers.append, None))
+                yield from self._send(sending)
             else:
+                calls = map(self._carry, sending.parcels)
                 yield Stream(confirming.behind(calls), partial(_take_all, answers), holds_up=True)
         except ServerError as error:
             failure = error
@@ -213,6 +218,28 @@ class Scheduling:
             self._warn_of_channels()
         if confirming is not None:
             confirming.check([receipt for _, answer in answered for receipt in answer.receipts if receipt is not None])
+
+    def _send(self, sending: Sending) -> Operation[None]:
+        """Sends parcels, and puts the answers into `sending`. Raises the error of a parcel without one."""
+        calls, answers, errors = _in_calls(sending.parcels), sending.answers, list[Exception]()
+        under_way = iter(calls)
+
+        def take(found: Placed | list[Placed | Exception]) -> None:
+            next(under_way)
+            for one in found if isinstance(found, list) else [found]:
+                if isinstance(one, Exception):
+                    errors.append(one)
+                    answers.append(None)
+                else:
+                    answers.append(one)
+
+        yield Stream(map(self._carry_some, calls), take, lambda: answers.extend([None] * len(next(under_way))))
+        if errors:
+            raise errors[0]
+
+    def _carry_some(self, parcels: Sequence[Parcel]) -> Call[Any]:
+        calls = [self._carry(parcel) for parcel in parcels]
+        return for_many(calls) if len(calls) > 1 else calls[0]
 
     def _carry(self, parcel: Parcel) -> Call[Placed]:
         on_duplicate = "keep" if parcel.on_duplicate == "raise" else parcel.on_duplicate
@@ -393,6 +420,20 @@ def _confirmed(operation: Operation[None], confirming: Confirmation[Any] | None)
 def _placed_by(topic: Topic, parcels: Iterable[Parcel]) -> Topic:
     """Returns a topic with the most shards by which any of the parcels was placed, perhaps long ago."""
     return replace(topic, shards=max(topic.shards, *(shards_in(parcel.place.terms) for parcel in parcels)))
+
+
+def _in_calls(parcels: Iterable[Parcel]) -> list[list[Parcel]]:
+    """Divides parcels, in order, into those of one call: small ones of one shard that follow each other share one."""
+
+    def kind(parcel: Parcel) -> tuple[int, str, bool]:
+        first = parcel.jobs[0].record
+        return parcel.place.shard, parcel.on_duplicate, len(parcel.jobs) == 1 and len(first) <= SMALL_BYTES
+
+    found: list[list[Parcel]] = []
+    for (_, _, is_small), group in groupby(parcels, kind):
+        alike, most = list(group), MOST_IN_A_CALL if is_small else 1
+        found += [alike[at : at + most] for at in range(0, len(alike), most)]
+    return found
 
 
 def _take_all(answers: list[Placed | None], group: Iterable[Placed | ServerError]) -> None:

@@ -45,7 +45,7 @@ local function answered(answer, args, first, now)
     for n = at, at + 6 do number = 256 * number + string.byte(answer, n) end
     return number
   end
-  local us, replies = number_at(1), {}
+  local us, replies, seconds, micros = number_at(1), {}, time[1], time[2]
   time[1], time[2] = math.floor(us / 1000000), us % 1000000 -- delays count from the first call
   for n, due in ipairs(select(2, wanted(args, first))) do
     local at, status, life = 16 * n - 8, 1, nil
@@ -55,6 +55,7 @@ local function answered(answer, args, first, now)
     end
     replies[2 * n - 1], replies[2 * n] = status, life and {due, life} or due
   end
+  time[1], time[2] = seconds, micros -- for those of the call that follow
   replies[#replies + 1] = now
   return replies
 end
