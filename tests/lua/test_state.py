@@ -13,7 +13,8 @@ from tests.waiting import eventually
 from wheelq import CancelOutcome, JobState
 from wheelq.model.state import Attempt, JobInfo
 from wheelq.protocol import attempts, codec
-from wheelq.protocol.calls import bulk, dead, producer, state, worker
+from wheelq.protocol.calls import bulk, bundles, dead, producer, state, worker
+from wheelq.protocol.calls.producer import Tagging
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.calls.worker import Entry
 
@@ -122,6 +123,30 @@ def test_conclude_again_changes_nothing(shard: Shard) -> None:
     assert shard.snapshot() == before
     assert conclude(shard, [a, b]) == 1
     assert shard.redis.hget(shard.keys.done, "a") == kept
+
+
+def test_members_that_no_other_can_have_claimed_are_counted_once_though_concluded_twice(shard: Shard) -> None:
+    """Then the call looks up no owner, as an ack."""
+    bundle = f"{shard.keys.topic}:b"
+    shard.send(bundles.enter(shard.keys, bundle))
+    shard.make_group("g")
+    jobs = [(id, "+0", codec.encode(1, {}, 1_000, codec.Parts(bundle=bundle))) for id in ("a", "b")]
+    shard.send(producer.schedule(shard.keys, jobs, "keep", "1", Tagging(60_000, 60_000).tag(has_key=True)))
+    deliveries = shard.read("g", "w1")
+    ended = [Concluded(one.entry_id, one.member, 0, b"", life=one.record[codec.LIFE]) for one in deliveries]
+
+    def conclude_safely(*ended: Concluded) -> int:
+        safe_until_ms = shard.now_ms() + 60_000
+        call = state.conclude(shard.keys, "g", "w1", HOUR_MS, 0, ended, safe_until_ms=safe_until_ms)
+        return shard.send(call).acknowledged
+
+    assert conclude_safely(ended[0]) == 1
+    assert conclude_safely(ended[0]) == 0
+    assert conclude_safely(*ended) == 1
+    totals = shard.send(bundles.totals(shard.keys, bundle))
+    assert totals is not None
+    assert (totals.members, totals.done, totals.left) == (2, 2, 0)
+    assert shard.redis.hget(shard.keys.counts, "done\x1fg") == b"2"
 
 
 def test_conclude_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard, a: Entry) -> None:

@@ -41,7 +41,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -329,6 +329,7 @@ def _pack_parts(parts: Parts) -> bytes:
     return len(packed).to_bytes(2, "big") + packed if packed else b""
 
 
+@lru_cache(maxsize=64)  # the jobs of a bundle have the same
 def _read_parts(packed: bytes) -> Parts:
     found: dict[str, Any] = {}
     at = 0

@@ -69,12 +69,15 @@ def conclude(
     deliveries: Sequence[Concluded],
     dropped: int = 0,
     followers: Sequence[Sequence[Follower]] = (),
+    safe_until_ms: int = 0,
 ) -> Call[Conclusion]:
     """Acknowledge up to 500 deliveries, keep their results, and leave the `followers` of each in `outgoing`.
 
-    The last `dropped` of them expired and never ran.
+    The last `dropped` of them expired and never ran. Until the server's time `safe_until_ms` no other worker can have
+    claimed them.
     """
-    args: list[Argument] = [group, consumer, retention_ms, keep_done_ms, dropped, keys.near, len(deliveries)]
+    size = len(deliveries)
+    args: list[Argument] = [group, consumer, retention_ms, keep_done_ms, dropped, keys.near, size, safe_until_ms]
     has_members = any(delivery.life for delivery in deliveries)
     for delivery in deliveries:
         args += delivery if has_members else delivery[:-1]

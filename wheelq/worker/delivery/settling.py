@@ -336,6 +336,7 @@ class Settler:
             [_concluded(delivery) for delivery in batch],
             dropped,
             followers,
+            _safe_until_ms(batch),
         )
         settled = await self._me.transport.send(call)
         if settled.outgoing:
@@ -344,9 +345,12 @@ class Settler:
 
     def _acks_of(self, shard: ServedShard, batch: list[Delivery]) -> calls.Acks:
         batch, dropped = _dropped_last(batch)
-        safe_until_ms = min([delivery.safe_until_ms for delivery in batch])
         deliveries = [(delivery.entry.entry_id, delivery.entry.member) for delivery in batch]
-        return calls.Acks(shard.keys, safe_until_ms, shard.topic.retention_ms, deliveries, dropped)
+        return calls.Acks(shard.keys, _safe_until_ms(batch), shard.topic.retention_ms, deliveries, dropped)
+
+
+def _safe_until_ms(batch: list[Delivery]) -> int:
+    return min([delivery.safe_until_ms for delivery in batch])
 
 
 def _dropped_last(batch: list[Delivery]) -> tuple[list[Delivery], int]:
@@ -383,16 +387,17 @@ def _is_member(delivery: Delivery) -> bool:
 
 def _concluded(delivery: Delivery) -> state.Concluded:
     entry, record, earlier = delivery.entry, b"", b""
-    keeps = delivery.shard.topic.keep_done_ms > 0
-    if keeps and delivery.returned is not None:
+    life = entry.record[codec.LIFE] if _is_member(delivery) else b""
+    if not delivery.shard.topic.keep_done_ms > 0:
+        return state.Concluded(entry.entry_id, entry.member, 0, b"", life=life)
+    if delivery.returned is not None:
         delivery.result, delivery.returned = _packed_result(delivery, delivery.returned), None
-    if keeps and (entry.group is not None or entry.attempt > 1):
+    if entry.group is not None or entry.attempt > 1:
         with contextlib.suppress(codec.UnreadableRecord):
             record = codec.original(entry.record)
             earlier = attempts.pack(codec.decode(entry.record).attempts)
     promoted_ms = int(entry.entry_id.partition("-")[0])  # by the server's clock, which this worker only estimates
     started_ms = max(int(delivery.started_ms), promoted_ms)
-    life = entry.record[codec.LIFE] if _is_member(delivery) else b""
     return state.Concluded(entry.entry_id, entry.member, started_ms, delivery.result, record, earlier, life)
 
 
