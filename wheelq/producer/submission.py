@@ -81,7 +81,7 @@ class Submission:
         self._tagging = tagging
         self._has_one_shard = True
         self._again: deque[Item] = deque()
-        self._filling = Filling()
+        self._filling = Filling(producer.BATCH if bundle is None else producer.MEMBERS)
         self._under_way: deque[Batch] = deque()
         self._refused: list[Batch] = []  # by the server: nothing was done
         self._receipts: dict[int, Receipt] = {}
@@ -308,7 +308,6 @@ class Submission:
         return producer.schedule(shard, batch.jobs, self.on_duplicate, batch.terms, batch.tag)
 
 
-FIRST_SIZE = producer.BATCH // 2
 FIRST_ONES = 2
 
 
@@ -352,14 +351,16 @@ class Batch:
 class Filling:
     """The batches that are being filled, one for each set of shards still to ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most`: how many jobs a full batch has."""
+        self._most = most
         self._batches: dict[tuple[int, ...], Batch] = {}
         self._taken = 0
 
     @property
     def size(self) -> int:
         """How many jobs the next full batch has."""
-        return FIRST_SIZE if self._taken < FIRST_ONES else producer.BATCH
+        return self._most // 2 if self._taken < FIRST_ONES else self._most
 
     def batch(self, shards: tuple[int, ...]) -> Batch:
         """Returns the batch for these shards; a new one, if there is none."""
