@@ -40,7 +40,7 @@ def test_up_with_http_runs_the_dashboard_until_it_is_stopped(start: Callable[...
     assert not answers(address[1], "here")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_demo_with_http_shows_its_orders_meanwhile(url: str) -> None:
     port = free_port()
     address = f"http://127.0.0.1:{port}/"

@@ -114,7 +114,7 @@ def load(directory: Path, url: str, *options: str, file: str = "load.py") -> tup
     return done.returncode, said, {" ".join(name.split()): Row(int(made), int(bad)) for name, made, bad in found}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_load_test_times_the_calls_and_tells_how_late_the_jobs_started(fleet: str, tmp_path: Path) -> None:
     code, said, rows = load(
         tmp_path, fleet, "--limit", "lateness p99 60000", "--limit", "schedule failures 0", "--html", "load.html"

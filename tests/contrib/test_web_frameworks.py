@@ -172,6 +172,7 @@ GUNICORN = ("gunicorn", "fastapi_app:app", "--bind", "127.0.0.1:0", "-k", "uvico
 @pytest.mark.parametrize(
     "command", [pytest.param(UVICORN, id="uvicorn"), pytest.param(GUNICORN, id="gunicorn", marks=pytest.mark.long)]
 )
+@pytest.mark.long
 async def test_fastapi_loses_no_job_when_processes_that_also_run_the_jobs_are_killed(
     site: Callable[..., Site], env: dict[str, str], command: Sequence[str]
 ) -> None:

@@ -555,7 +555,7 @@ async def test_asyncio_and_blocking_close_at_once(scene: Scene, url: str, settin
             await scene.ends_once(bundle, 0, 0, 0, 0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_the_primary_is_replaced_while_a_bundle_is_open(
     server_binary: Path, settings: Settings, topic: str
 ) -> None:

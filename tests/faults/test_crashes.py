@@ -99,7 +99,7 @@ def test_a_server_killed_and_started_again_loses_nothing_it_had_answered_for(sce
     scene.clean()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frozen_scheduler_that_wakes_promotes_nothing_stale(scene: Scene) -> None:
     """SIGSTOP for three lease times with another node taking over, then SIGCONT."""
     scene.fleet.start("worker", TOPIC, GROUP)

@@ -315,6 +315,7 @@ async def test_a_job_that_goes_to_the_waiting_read_of_a_dead_worker_is_taken_ove
                 proxy.swallow(False, "worker")
 
 
+@pytest.mark.long
 async def test_a_read_that_the_server_did_only_after_its_connection_was_cut_is_found_too(
     url: str, topic: str, prefix: str
 ) -> None:

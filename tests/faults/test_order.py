@@ -75,7 +75,7 @@ def test_by_key_with_workers_killed_one_after_the_other(
             workers.append(show.start_worker())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shard_with_workers_killed_one_after_the_other(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_shard_with_workers_killed_one_after_the_other(
             show.fleet.kill(workers.pop(0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_was_frozen_past_its_lease_starts_nothing_out_of_turn(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:

@@ -335,7 +335,7 @@ def test_a_client_that_was_overtaken_begins_again(url: str, topic: str) -> None:
 # Processes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_schedulers_killed_again_and_again_make_and_promote_every_occurrence_once(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:

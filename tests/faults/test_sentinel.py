@@ -90,7 +90,7 @@ def test_the_primary_is_killed(server_binary: Path, topic: str, tmp_path: Path) 
         assert verdict.lateness_ms[-1] < TAKEN_OVER_MS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_primary_is_replaced_by_order(server_binary: Path, topic: str, tmp_path: Path) -> None:
     """It takes jobs for a while that nobody will know of: whoever asks for a replica to have them is told so.
 

@@ -125,7 +125,7 @@ def check_rest(url: str) -> None:
         assert [info.name for info in client.recurring.list(TOPIC)] == ["tick"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.every_server
 @pytest.mark.parametrize("scheduler_is_former", [True, False])
 def test_a_fleet_of_two_releases_runs_every_job_once_and_in_time(
@@ -307,7 +307,7 @@ def test_producers_of_two_releases_share_an_outbox(
     assert [asked_ms - 1 <= job.due_ms - 3_600_000 <= delivered_ms for job in jobs if job is not None] == [True] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_data_directory_of_the_former_release_is_taken_over(
     server_binary: Path, former: Path, tmp_path: Path, private_server: Callable[..., EmbeddedServer]
 ) -> None:

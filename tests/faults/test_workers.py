@@ -123,7 +123,7 @@ def test_every_group_acks_or_buries_every_job_under_failures_and_kills(scene: Sc
     assert all((job.attempt, job.reason) == (most, "failed") for job in dead)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frozen_worker_that_wakes_settles_nothing_that_was_given_to_another(scene: Scene) -> None:
     """Neither an ack nor a failure of its counts: the job is its successor's, which still runs it."""
     [frozen] = scene.begin("g")

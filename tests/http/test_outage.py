@@ -18,7 +18,7 @@ from wheelq.server.service import Service
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("outbox", [pytest.param(True, marks=pytest.mark.slow), False], ids=["outbox", "no outbox"])
+@pytest.mark.parametrize("outbox", [pytest.param(True, marks=pytest.mark.long), False], ids=["outbox", "no outbox"])
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 async def test_what_was_accepted_is_promoted_exactly_once_and_what_was_refused_is_not_done(
     server_binary: Path, tmp_path: Path, how: How, outbox: bool

@@ -96,12 +96,14 @@ def test_growth_counts_what_waits_and_what_ran_in_all_topics(stage: Stage) -> No
     assert point["peak_mb"] > 0
 
 
+@pytest.mark.long
 def test_a_topic_of_many_shards_stands_beside_one_of_a_single_shard(stage: Stage) -> None:
     outcome = shards.shards(stage)
     assert outcome.is_correct, outcome.verdict()
     assert all(figure.value > 0 and figure.floor for figure in outcome.figures)
 
 
+@pytest.mark.long
 def test_followers_start_after_the_job_before_them_and_a_bundle_ends(stage: Stage) -> None:
     outcome = following.following(stage)
     assert outcome.is_correct, outcome.verdict()
@@ -109,6 +111,7 @@ def test_followers_start_after_the_job_before_them_and_a_bundle_ends(stage: Stag
     assert all(figure.value > 0 for figure in outcome.figures)
 
 
+@pytest.mark.long
 def test_jobs_of_a_killed_worker_run_again(stage: Stage) -> None:
     outcome = killed.many_killed(stage)
     assert outcome.is_correct, outcome.verdict()

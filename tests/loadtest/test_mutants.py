@@ -86,6 +86,7 @@ def test_tests_that_cannot_be_run_make_the_command_fail() -> None:
     assert "these tests cannot be run: tests/no_such_test.py" in done.stderr
 
 
+@pytest.mark.long
 def test_the_example_of_the_guide_is_true(tmp_path: Path) -> None:
     patch, command, output = (
         next(block for block in blocks(GUIDE / "contributing.md") if block.note == note)

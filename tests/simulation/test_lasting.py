@@ -74,6 +74,7 @@ def test_every_twelfth_seed_has_faults_that_stay_and_no_others() -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_healthy_node_and_healthy_workers_go_on() -> None:
     trial = try_seed(23)
     assert trial.problems == ()

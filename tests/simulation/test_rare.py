@@ -70,6 +70,7 @@ def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known:
     assert "promotion" in problems.partition("none of these can be")[2]
 
 
+@pytest.mark.long
 def test_a_job_that_an_outbox_keeps_is_delivered_before_it_is_cancelled() -> None:
     """The server is back, and the courier has not made its next round."""
     away = Step(500, 10.0, "server-restart", "", {"seconds": 3.0, "salt": 1})
