@@ -89,6 +89,8 @@ async def bundle(actor: Actor, step: Step) -> None:
         made.is_closed = True
     await changing
     await _look_until_it_ends(actor, made)
+    if step.number % 3 == 0:  # not drawn: other plans stay as they are
+        await _close_again(actor, made)
 
 
 async def _schedule(actor: Actor, made: Bundled, call: Mapping[str, Any], *, is_first: bool) -> None:
@@ -143,6 +145,14 @@ async def _insist(actor: Actor, step: Step, do: Callable[[], Awaitable[object]])
             actor.ledger.world.story.tell(actor.name, f"#{step.number} closed or cancelled: {answer}")
             return True
     return False
+
+
+async def _close_again(actor: Actor, made: Bundled) -> None:
+    """Close a bundle that has ended, which changes nothing."""
+    try:
+        await actor.client.close_bundle(made.id)
+    except WheelqError as error:
+        actor.ledger.world.story.tell(actor.name, f"#{made.step.number} not closed again: {type(error).__name__}")
 
 
 async def _change_members(actor: Actor, made: Bundled) -> None:
