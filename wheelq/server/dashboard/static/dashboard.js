@@ -42,9 +42,9 @@ const refresh = async () => {
     for (const part of document.querySelectorAll("[data-live]")) {
       const next = fresh.getElementById(part.id);
       if (!next) continue;
-      const open = new Set([...part.querySelectorAll("details[open] h2")].map((title) => title.textContent));
-      for (const title of next.querySelectorAll("details h2"))
-        title.closest("details").open = open.has(title.textContent);
+      const name = (title) => title.textContent.replace(/\d+/g, "");  // the numbers change while it stands
+      const open = new Set([...part.querySelectorAll("details[open] h2")].map(name));
+      for (const title of next.querySelectorAll("details h2")) title.closest("details").open = open.has(name(title));
       if (next.innerHTML === part.innerHTML) continue;
       const focused = part.contains(document.activeElement) ? document.activeElement : null;
       if (focused && focused.matches("input, select, textarea, button")) continue;
