@@ -52,7 +52,8 @@ def _setting(name: str, *values: int) -> Knob:
 
 KNOBS: Mapping[str, Knob] = {
     # producers
-    "schedule-batch": _at("protocol.calls.producer:BATCH", 1, 3, 8, also=("producer.submission:FIRST_SIZE",)),
+    "schedule-batch": _at("protocol.calls.producer:BATCH", 1, 3, 8, also=("protocol.calls.producer:MEMBERS",)),
+    "parcels-in-a-call": _at("producer.scheduling:MOST_IN_A_CALL", 1, 2, 4),
     "confirmed-batches": _at("producer.confirmation:BATCHES", 1, 2),
     "parcel": _at("producer.outbox.store:PARCEL", 1, 3, 8),
     "connections": _setting("connection.max_connections", 2, 4),

@@ -358,10 +358,9 @@ PLANTS: Mapping[str, Plant] = {
         "one acknowledgement in ten leaves nothing behind, as if its worker had died before a second step",
         "followed: .* was never made",
         {
-            "local is_theirs = owns(ready, group, consumer, entry)\n  states[d] = is_theirs and": (
-                "local is_theirs = owns(ready, group, consumer, entry)\n"
-                "  if is_theirs and now % 10 == 0 then wanted, has_followers = {}, false end\n"
-                "  states[d] = is_theirs and"
+            "states[d] = (is_safe or owns(": (
+                "if now % 10 == 0 and owns(ready, group, consumer, entry) then wanted, has_followers = {}, false end\n"
+                "  states[d] = (is_safe or owns("
             )
         },
         within=5,
@@ -429,7 +428,7 @@ PLANTS: Mapping[str, Plant] = {
     "superseded-follows": Plant(
         "a run leaves its followers although another worker has taken its delivery over",
         "followed: ",
-        {"local is_theirs = owns(ready, group, consumer, entry)\n  states[d]": ("local is_theirs = true\n  states[d]")},
+        {"states[d] = (is_safe or owns(ready, group, consumer, entry))": "states[d] = true"},
         by_scenario=True,
     ),
     "permit-buried": Plant(
