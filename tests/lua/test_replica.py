@@ -14,7 +14,7 @@ from tests.lua.shard import HOUR_MS, RECORD, Shard
 from tests.records import OTHER
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import NotPrimary
-from wheelq.protocol.call import Call
+from wheelq.protocol.call import Call, for_many
 from wheelq.protocol.calls import producer, recurring, state
 from wheelq.protocol.keys import ShardKeys
 
@@ -50,6 +50,12 @@ def replica(private_server: Callable[..., EmbeddedServer], topic: str) -> Iterat
 def test_a_replica_answers_no_producer(replica: Shard, name: str) -> None:
     with pytest.raises(NotPrimary):
         replica.send(CALLS[name](replica.keys))
+
+
+def test_nor_does_it_answer_several_calls_in_one(replica: Shard) -> None:
+    calls = [producer.schedule(replica.keys, [(id, "+5", RECORD)], "keep", "1") for id in ("b", "c")]
+    with pytest.raises(NotPrimary):
+        replica.send(for_many(calls))
 
 
 def test_it_is_read_as_before(replica: Shard) -> None:

@@ -4,11 +4,12 @@
 --       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
 --       reported), 5 how many of the last were dropped without running, 6 near channel, 7 how many deliveries, 8 server ms
---       until which no other worker can have claimed them, then for each: entry id, member, started_ms, result, record of a retried job as its producer made it, its earlier attempts
---       or ""; with 9, also the life of a member of a bundle, or ""; then for each follower: the number of its delivery, and what `send_on` takes
--- Returns: {how many were acknowledged, then for each follower its entry in `outgoing` and due time, "" if its delivery had been given
---          to another worker, "full" if `outgoing` has no room: then its delivery was not acknowledged; then the entries of
---          reports of bundles in `outgoing`, and their values}.
+--       until which no other worker can have claimed them, then for each: entry id, member, started_ms, result, record of
+--       a retried job as its producer made it, its earlier attempts or ""; with 9, also the life of a member of a bundle,
+--       or ""; then for each follower: the number of its delivery, and what `send_on` takes
+-- Returns: {how many were acknowledged, then for each follower its entry in `outgoing` and due time, "" if its delivery
+--          had been given to another worker, "full" if `outgoing` has no room: then its delivery was not acknowledged; then
+--          the entries of reports of bundles in `outgoing`, and their values}.
 -- If they leave followers or results, the owner of each delivery is looked up, so that one acknowledged before is not
 -- recorded a second time. A delivery is acknowledged and leaves its followers in one step, or neither.
 local ready, jobs, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
