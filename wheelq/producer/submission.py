@@ -360,7 +360,7 @@ class Filling:
     @property
     def size(self) -> int:
         """How many jobs the next full batch has."""
-        return self._most // 2 if self._taken < FIRST_ONES else self._most
+        return (self._most + 1) // 2 if self._taken < FIRST_ONES else self._most
 
     def batch(self, shards: tuple[int, ...]) -> Batch:
         """Returns the batch for these shards; a new one, if there is none."""
