@@ -181,7 +181,7 @@ PLANTS: Mapping[str, Plant] = {
                 "is_silent = False",
             )
         },
-        first=86,
+        first=40,
         within=1,
         needs="kill-worker",
     ),
@@ -205,22 +205,9 @@ PLANTS: Mapping[str, Plant] = {
                 "instants += [now_ms + UNLED_MS] if look.horizon_ms is None else []",
             )
         },
-        first=147,
+        first=109,
         within=1,
         needs="freeze-node",
-    ),
-    "sent-again": Plant(
-        "an outbox sends accepted jobs again while the server refuses the rest of a parcel (A2)",
-        "doubled",
-        python={
-            "wheelq.producer.outbox.store:Outbox.take_answers": (
-                "self._settle((job for job, _ in found.taken), found.refused)",
-                "self._settle([] if found.full else (job for job, _ in found.taken), found.refused)",
-            )
-        },
-        first=87,
-        within=1,
-        needs="server-restart",
     ),
     "claimed-by-idle": Plant(
         "a living worker's jobs are taken over when they look idle by a clock that was set forward (A22)",
@@ -241,7 +228,7 @@ PLANTS: Mapping[str, Plant] = {
     ),
     "outbox-by-own-clock": Plant(
         "jobs in an outbox are due by the clock of their producer (A20)",
-        "early.*promised",
+        "early.*promised|misdated",
         python={
             "wheelq.producer.outbox.store:Outbox._asked_ms": (
                 "return asked.server_ms(self._server), NO_CALL",
@@ -328,7 +315,7 @@ PLANTS: Mapping[str, Plant] = {
         "a delivery whose reply was lost is looked for after 45 s instead of at once",
         "slow",
         python={"wheelq.worker.lanes.reader:Reader.run": ("self._doubt()", "self._backlog.doubt()")},
-        first=7297,
+        first=74,
         within=1,
         needs="lost-replies",
     ),
@@ -382,7 +369,7 @@ PLANTS: Mapping[str, Plant] = {
                 "yield from self._remove(batch); failure = yield from self._send(sending)",
             )
         },
-        within=5,
+        within=10,
         needs="chain",
     ),
     "silent-death": Plant(
@@ -422,7 +409,7 @@ PLANTS: Mapping[str, Plant] = {
         "a bundle forgets a member that is cancelled while it waits",
         "bundled: .* left, and its follower was made 0 times|uncounted: ",
         {"if bundle_of(record) then count_ends(bundles, outgoing, near, {{life_of(record), 'cancelled'}}) end": ""},
-        within=5,
+        within=12,
         needs="bundle",
     ),
     "superseded-follows": Plant(
