@@ -79,8 +79,9 @@ def conclude(
     size = len(deliveries)
     args: list[Argument] = [group, consumer, retention_ms, keep_done_ms, dropped, keys.near, size, safe_until_ms]
     has_members = any(delivery.life for delivery in deliveries)
+    needed = len(Concluded._fields) - 1 if keep_done_ms > 0 else 2
     for delivery in deliveries:
-        args += delivery if has_members else delivery[:-1]
+        args += (*delivery[:needed], delivery.life) if has_members else delivery[:needed]
     args += outgoing.packed(followers)
 
     def read(reply: list[Any]) -> Conclusion:

@@ -4,9 +4,9 @@
 --       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
 --       reported), 5 how many of the last were dropped without running, 6 near channel, 7 how many deliveries, 8 server ms
---       until which no other worker can have claimed them, then for each: entry id, member, started_ms, result, record of
---       a retried job as its producer made it, its earlier attempts or ""; with 9, also the life of a member of a bundle,
---       or ""; then for each follower: the number of its delivery, and what `send_on` takes
+--       until which no other worker can have claimed them, then for each: entry id, member; if something is kept,
+--       started_ms, result, record of a retried job as its producer made it, its earlier attempts or ""; with 9, the life
+--       of a member of a bundle, or ""; then for each follower: the number of its delivery, and what `send_on` takes
 -- Returns: {how many were acknowledged, then for each follower its entry in `outgoing` and due time, "" if its delivery
 --          had been given to another worker, "full" if `outgoing` has no room: then its delivery was not acknowledged; then
 --          the entries of reports of bundles in `outgoing`, and their values}.
@@ -18,7 +18,7 @@ local group, consumer, retention_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3
 local near, FIRST, FULL = ARGV[6], 9, 'full'
 local now, amount, has_progress = now_ms(), tonumber(ARGV[7]), redis.call('EXISTS', progress) == 1
 local entries, members, notes, ids, kept, expired, others = {}, {}, {}, {}, {}, 0, 0
-local lives, outcomes, SIZE = {}, {}, bundles and 7 or 6
+local lives, outcomes, SIZE = {}, {}, (keep_ms > 0 and 6 or 2) + (bundles and 1 or 0)
 local behind_last = FIRST + SIZE * amount
 local has_followers = #ARGV >= behind_last
 local wanted = has_followers and wants(ARGV, behind_last) or {}
@@ -33,7 +33,7 @@ for d = 1, amount do
     local id = string.match(member, '^[^\31]*')
     entries[#entries + 1], members[#members + 1] = entry, member
     ids[#ids + 1], notes[#entries] = id, has_progress and id .. '\31' .. group
-    outcomes[#ids], lives[#ids] = d > amount - ARGV[5] and 'cancelled' or 'done', bundles and ARGV[n + 6] or ''
+    outcomes[#ids], lives[#ids] = d > amount - ARGV[5] and 'cancelled' or 'done', bundles and ARGV[n + SIZE - 1] or ''
     -- A retry of another group was only skipped. What did not run leaves nothing: it is not done.
     if not concerns(member, group) then
       others = others + 1
