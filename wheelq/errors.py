@@ -392,6 +392,11 @@ def is_away(error: BaseException) -> bool:
     return isinstance(reason, AWAY)
 
 
+def holds_up_all(error: BaseException) -> bool:
+    """Whether an error means that nothing can be done for any topic now."""
+    return is_away(error) and not isinstance(error, BeingRemoved)
+
+
 def is_wrong_setup(error: BaseException) -> bool:
     """Whether login, TLS, database number, kind or version of the server is wrong: repeating the call is useless.
 

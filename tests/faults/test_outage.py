@@ -21,7 +21,7 @@ import pytest
 from tests.cli.commands import wheelq
 from tests.faces import Face, both_faces
 from tests.found import ajob_of, job_of
-from tests.transports import ALWAYS, BlockingWith, Fault, ReplyLost, Unreachable
+from tests.transports import ALWAYS, BlockingWith, Fault, Refusing, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
 from tests.waiting import PATIENCE, eventually, until
 from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Settings
@@ -310,6 +310,30 @@ async def test_a_producer_that_dies_between_delivering_and_forgetting_does_not_d
     kept.close()
     async with face.connect(server.url, outbox=path) as living:
         await all_are_delivered(living, outbox, 10)
+
+
+def removal_breaks_off(url: str, topic: str) -> None:
+    """The client that removes a topic dies half-way."""
+    with Client(BlockingWith(url, Refusing("drop_shard"))) as dying:
+        dying.schedule(topic, delay=60)
+        with pytest.raises(ServerError):
+            dying.remove_topic(topic, force=True)
+
+
+@both_faces
+async def test_a_topic_that_is_being_removed_holds_up_no_jobs_of_others(
+    server: EmbeddedServer, outbox: OutboxSettings, face: Face
+) -> None:
+    removal_breaks_off(server.url, "going")
+    async with face.connect(server.url, outbox=outbox.path) as client:
+        assert (await client.schedule("going", delay=60, key="first")).in_outbox
+        await client.schedule(TOPIC, delay=60, key="job")
+        await until(lambda: Outbox(outbox).info().topics == {"going": 1})
+        assert await client.cancel(TOPIC, "job") is CancelOutcome.CANCELLED
+        with Client.connect(server.url) as other:
+            other.remove_topic("going", force=True)
+        await until(lambda: Outbox(outbox).is_empty)
+        assert {info.name: info.waiting for info in await client.topics()} == {"going": 1, TOPIC: 0}
 
 
 @both_faces

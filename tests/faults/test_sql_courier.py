@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,7 +28,7 @@ from tests.cli.commands import wheelq as run
 from tests.databases import DATABASES
 from tests.faults.test_outbox_repeats import Lossy, OnItsWay, hasty, promotions
 from tests.outboxes import Place, engine_of, placed
-from tests.transports import ALWAYS, AsyncWith, Fault, Refusing, ReplyLost, Unreachable
+from tests.transports import ALWAYS, AsyncWith, BlockingWith, Fault, Refusing, ReplyLost, Unreachable
 from tests.waiting import in_time, until
 from wheelq import CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings
 from wheelq.admin.figures import ASKS_ALWAYS, Fleet, by_slot, fleet
@@ -40,9 +41,9 @@ from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import producer
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
+from wheelq.sql import SqlOutbox, table
 from wheelq.sql import courier as courier_module
 from wheelq.sql import rows as rows_module
-from wheelq.sql import table
 from wheelq.sql.courier import SqlCourier
 from wheelq.sql.rows import Rows
 from wheelq.transport import Address, AsyncTransport, Transport
@@ -121,6 +122,29 @@ class Busy(Fault):
         if self.struck % 2 == 0:
             time.sleep(0.03)
         return [call]
+
+
+async def test_a_topic_that_is_being_removed_holds_up_no_rows_of_others(
+    sqlite: Place, url: str, client: Client
+) -> None:
+    with Client(BlockingWith(url, Refusing("drop_shard"))) as dying:
+        dying.schedule("going", delay=60)
+        with pytest.raises(ServerError):
+            dying.remove_topic("going", force=True)
+    schedule(sqlite, "first", topic="going")
+    schedule(sqlite, "a")
+    one = courier(sqlite, url, settings=Settings(client=ClientSettings(topics_ttl_ms=10)))  # each turn looks again
+    running = asyncio.create_task(one.run())
+    await until(lambda: sqlite.left == 1)
+    assert client.get(TOPIC, "a") is not None
+    schedule(sqlite, "b")
+    schedule(sqlite, "c", topic="unknown-so-far")
+    await until(lambda: sqlite.left == 1)
+    assert [(row["topic"], row["tries"]) for row in sqlite.all()] == [("going", 0)]
+    client.remove_topic("going", force=True)
+    await until(lambda: sqlite.left == 0)
+    one.stop()
+    await running
 
 
 # The lease
@@ -926,9 +950,47 @@ async def test_a_courier_reports_to_the_fleet_until_it_ends(sqlite: Place, url: 
     page = await FleetMetrics(transport, Keys(), SystemClock(), "0").text()
     assert f'wheelq_courier_waiting_calls{{outbox="{one.place}"}} 1' in page
     assert f'wheelq_courier_delivered_total{{outbox="{one.place}"}} 1' in page
+    hidden = await FleetMetrics(transport, Keys(), SystemClock(), "0").text(reads_all=False)
+    assert "wheelq_courier" not in hidden, "an outbox belongs to no topic"
     await one._close()
     assert (await fleet_of(transport)).processes.couriers == ()
     await transport.close()
+
+
+def test_no_two_outboxes_have_one_name(url: str) -> None:
+    databases = (
+        "sqlite:///a.db",
+        "sqlite:///b.db",
+        "mysql+pymysql://127.0.0.1/test",
+        "mysql+pymysql://127.0.0.1:3307/test",
+        "mysql+pymysql://db/test",
+        "postgresql+psycopg://127.0.0.1/test",
+    )
+    names = {courier_at(database, url).place for database in databases}
+    assert len(names) == len(databases)
+    assert {name for name in names if "://db/" not in name and socket.gethostname() not in name} == set()
+
+
+def courier_at(database: str, url: str) -> SqlCourier:
+    return SqlCourier(engine_of(database), AsyncTransport(Address(url)), Settings())
+
+
+async def test_a_table_may_be_named_by_a_word_of_sql(place: Place, url: str, client: Client) -> None:
+    outbox = SqlOutbox(place.engine, table="order")
+    outbox.create()
+    try:
+        with place.transaction() as connection:
+            outbox.schedule(connection, TOPIC, key="a", delay=60)
+        one = SqlCourier(engine_of(place.url), AsyncTransport(Address(url)), Settings(), table="order")
+        running = asyncio.create_task(one.run())
+        await until(lambda: client.get(TOPIC, "a") is not None)
+        with place.transaction() as connection:
+            outbox.schedule(connection, TOPIC, key="b", delay=60)
+        await until(lambda: client.get(TOPIC, "b") is not None)
+        one.stop()
+        await running
+    finally:
+        outbox._tables.rows.metadata.drop_all(place.engine)
 
 
 async def fleet_of(transport: AsyncTransport) -> Fleet:

@@ -46,9 +46,9 @@ class FleetMetrics:
         self._known: RegisteredTopics | None = None
         self._reading = Fresh(self._read, FRESH_S, clock)
 
-    async def text(self, may_read: Callable[[str], bool] = lambda topic: True) -> str:
+    async def text(self, may_read: Callable[[str], bool] = lambda topic: True, *, reads_all: bool = True) -> str:
         """Returns the metrics of topics that may be read, in the text format of Prometheus. Never raises."""
-        return expose(await self._reading.get(), self._version, may_read)
+        return expose(await self._reading.get(), self._version, may_read, reads_all=reads_all)
 
     async def _read(self) -> Fleet | None:
         try:
@@ -97,8 +97,17 @@ Sample = tuple[str, float]
 """Labels as text, and a value. Where there are very many, the labels are made in place: a topic needs no escaping."""
 
 
-def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = lambda topic: True) -> str:
-    """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away."""
+def expose(
+    fleet: Fleet | None,
+    version: str,
+    may_read: Callable[[str], bool] = lambda topic: True,
+    *,
+    reads_all: bool = True,
+) -> str:
+    """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away.
+
+    What belongs to no topic, as SQL outboxes, is told only to those who read all.
+    """
     page: list[str] = []
     info = {} if fleet is None else fleet.info
     kind = "" if not info else "valkey" if "valkey_version" in info else "redis"
@@ -113,7 +122,8 @@ def expose(fleet: Fleet | None, version: str, may_read: Callable[[str], bool] = 
         _gauges(page, fleet, topics)
         _groups(page, fleet, readable)
         _recurring(page, fleet, readable)
-        _couriers(page, fleet)
+        if reads_all:
+            _couriers(page, fleet)
         _server(page, fleet)
         _histograms(page, fleet, readable)
     return "".join(page)

@@ -28,7 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -48,6 +48,7 @@ from wheelq.errors import (
     TopicUnreadable,
     Unavailable,
     WheelqError,
+    holds_up_all,
     is_away,
     is_wrong_setup,
 )
@@ -115,7 +116,7 @@ class SqlCourier:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.delivered = 0
         """Calls that have come to an end here."""
-        self.place = f"{engine.url.host or ''}/{engine.url.database or ''}/{table}"
+        self.place = _place(engine.url, table)
         """What it delivers from."""
         self._engine, self._lease_s = engine, lease_s
         self._rows = Rows(engine, tables := Tables(table), self.name, lease_s)
@@ -289,7 +290,7 @@ class SqlCourier:
         try:
             await self._ask(operation)
         except WheelqError as error:
-            if is_away(error):
+            if holds_up_all(error):
                 self._failure = error
             elif not isinstance(error, NotLeader):  # the next turn tells whether it still delivers
                 self._block(topic, error)
@@ -467,6 +468,14 @@ def engine_of(database: str) -> Engine:
     if engine.dialect.is_async:
         raise ConfigurationError(f"--database: {url.drivername} is for asyncio; name another driver of this database")
     return engine
+
+
+def _place(url: URL, table: str) -> str:
+    """Returns a name for a table that no table has elsewhere: what is local to a machine is named with that machine."""
+    kind, database = url.get_backend_name(), url.database or ""
+    host = socket.gethostname() if url.host in (None, "", "localhost", "127.0.0.1", "::1") else url.host
+    port = f":{url.port}" if url.port else ""
+    return f"{kind}://{host}{port}/{(os.path.abspath(database) if kind == 'sqlite' else database).lstrip('/')}/{table}"
 
 
 def _asked_ms(row: Row, redis_us: int, now_us: int) -> int:

@@ -176,10 +176,12 @@ def check_database(dialect: Dialect) -> None:
 
 def _trigger(table: str, channel: str) -> tuple[str, str]:
     """Returns the statements by which PostgreSQL announces new rows, once for each transaction."""
+    quoted = '"' + table.replace(".", '"."') + '"'  # the name may be a word of SQL
     body = f"BEGIN PERFORM pg_notify('{channel}', ''); RETURN NULL; END"
     return (
         f"CREATE OR REPLACE FUNCTION {table}_notify() RETURNS trigger LANGUAGE plpgsql AS '{_quoted(body)}'",
-        f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_notify()",
+        f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {quoted}"
+        f" FOR EACH STATEMENT EXECUTE FUNCTION {table}_notify()",
     )
 
 
@@ -219,7 +221,7 @@ class Listener:
 
     def _connect(self) -> Connection:
         made = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        made.exec_driver_sql(f"LISTEN {self._channel}")
+        made.exec_driver_sql(f'LISTEN "{self._channel}"')
         return made
 
     def _hear(self) -> None:

@@ -36,7 +36,7 @@ from wheelq.errors import (
     TopicFull,
     Unavailable,
     WheelqError,
-    is_away,
+    holds_up_all,
 )
 from wheelq.model.job import OnDuplicate, Receipt
 from wheelq.model.topic import Topic
@@ -306,7 +306,7 @@ def delivery_round(outbox: Outbox, server: Sender, do: Callable[[Callable[[], An
             log.warning("jobs from the outbox %s: %s", outbox.path, error)
             delivered += len(error.receipts)
         except WheelqError as error:
-            if is_away(error):
+            if holds_up_all(error):
                 raise
             _say_that_they_stay(outbox, topic, error)
     return delivered

@@ -77,11 +77,11 @@ async def version() -> Response:
 async def metrics(request: Request) -> Response:
     """Returns metrics of this server and of the fleet, for topics that the key may read.
 
-    Receivers and the outbox belong to no topic: they are left out unless the key has the scope `read:*`.
+    Receivers and outboxes belong to no topic: they are left out unless the key has the scope `read:*`.
     """
     service = service_of(request)
     caller = caller_of(request)
-    fleet = await service.fleet_metrics.text(lambda topic: caller.may(Verb.READ, topic))
+    fleet = await service.fleet_metrics.text(lambda topic: caller.may(Verb.READ, topic), reads_all=caller.reads_all)
     infos = service.calling.destinations() if service.calling is not None and caller.reads_all else ()
     outbox = await service.client.outbox_info() if caller.reads_all else None
     text = metrics_text(service.answered, infos, fleet, outbox, service.clock.wall_ms())
