@@ -16,7 +16,7 @@ from tests.records import record
 from tests.running import running
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, in_time, until
-from wheelq import AsyncClient, JobState, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, JobState, Scheduler, Settings, Worker
 from wheelq.protocol.calls import access, producer
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Misfire, ServerSettings
@@ -641,6 +641,33 @@ async def test_a_paused_topic_is_not_leased(http: Http, aclient: AsyncClient) ->
     await make_ready(aclient, "a")
     await aclient.pause("orders")
     assert await lease(http) == []
+
+
+async def test_a_group_that_asks_first_while_its_topic_is_paused_gets_every_job_from_then_on(
+    http: Http, aclient: AsyncClient
+) -> None:
+    """Although an older group has ended them before it asks again."""
+    await aclient.make_group("orders", "older")
+    await make_ready(aclient, "before")
+    await aclient.pause("orders")
+    assert await lease(http) == []
+    await aclient.resume("orders")
+    assert "http.billing" in {group.name for group in await aclient.groups("orders")}
+
+
+async def test_a_handle_that_is_named_twice_is_acknowledged_once(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "ack", job["handle"], job["handle"]) == [True, False]
+    page = (await http.get("/metrics")).text
+    assert 'wheelq_finished_total{topic="orders",' in page
+    assert sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("wheelq_finished_total")) == 1
+
+
+async def test_a_lease_cannot_be_asked_to_cancel(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    await lease(http)
+    assert await aclient.cancel("orders", "a", running=True) is CancelOutcome.RUNNING
 
 
 async def test_bytes_and_unknown_topics(http: Http, aclient: AsyncClient) -> None:

@@ -285,9 +285,11 @@ class Leases:
 
         `makes`: whether the group is created where it is missing; else this raises GroupNotFound.
         """
-        if (await self._topic(topic)).paused:
-            return []
         shards = await self._shards(topic)
+        if (await self._topic(topic)).paused:
+            if makes:  # a group gets every job from its first lease on
+                await asyncio.gather(*[self._transport.send(worker.make_group(one, PREFIX + group)) for one in shards])
+            return []
         first = self._first[topic] = (self._first[topic] + 1) % len(shards)
         found: list[Delivered] = []
         for keys in (*shards[first:], *shards[:first]):

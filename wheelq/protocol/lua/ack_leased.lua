@@ -18,11 +18,12 @@ local entries, members, ids, notes, kept, reply, expired, outcomes = {}, {}, {},
 local behind_last = FIRST + 3 * amount
 local has_followers = #ARGV >= behind_last
 local wanted = has_followers and wants(ARGV, behind_last) or {}
-local room, states = has_followers and room_in(outgoing) or 0, {}
+local room, states, named = has_followers and room_in(outgoing) or 0, {}, {}
 for d = 1, amount do
   local n = FIRST + 3 * d - 3
   local entry, member = ARGV[n], ARGV[n + 1]
-  local is_theirs = is_leased(ready, group, consumer, entry, ARGV[n + 2])
+  local is_theirs = not named[entry] and is_leased(ready, group, consumer, entry, ARGV[n + 2])
+  named[entry] = true
   local has_room = (wanted[d] or 0) <= room
   states[d] = is_theirs and has_room or ''
   reply[d] = is_theirs and (has_room and ACKED or FULL) or NOT_THEIRS
