@@ -265,6 +265,8 @@ def test_a_topic_that_was_never_used_has_no_dead_jobs(client: Client, topic: str
         ("cursor", lambda dead, topic: dead.list(topic, cursor="1763000000000.00~6b")),
         ("dead_id", lambda dead, topic: dead.show(topic, "1-99999999999999999999:0")),
         ("limit", lambda dead, topic: dead.list(topic, limit=0)),
+        ("limit", lambda dead, topic: dead.replay(topic, all=True, limit=-1)),
+        ("limit", lambda dead, topic: dead.replay(topic, all=True, limit=1.5)),
         ("limit", lambda dead, topic: dead.list(topic, limit=501)),
         ("since", lambda dead, topic: dead.list(topic, since=datetime(2030, 1, 1))),  # noqa: DTZ001
         ("dead_id", lambda dead, topic: dead.show(topic, "order-42")),

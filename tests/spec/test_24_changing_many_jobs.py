@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,14 @@ async def test_a_retry_is_neither_cancelled_nor_moved(
     assert (await aclient.cancel_due(topic, until=at(0))).jobs == 0
     assert (await aclient.reschedule_due(topic, until=at(0), by=60)).jobs == 0
     assert await aclient.get(topic, "a") == before
+
+
+@pytest.mark.parametrize("rounds", [0, -1, True, 1.5])
+async def test_a_number_of_rounds_that_is_none_changes_nothing(aclient: AsyncClient, topic: str, rounds: Any) -> None:
+    await aclient.schedule(topic, delay=60, key="a")
+    with pytest.raises(InvalidInput, match="rounds: must be a whole number from 1 on"):
+        await aclient.cancel_due(topic, since=MOMENT, rounds=rounds)
+    assert (await aclient.topic(topic)).waiting == 1
 
 
 async def test_a_change_in_rounds_continues_by_its_name_and_adds_up(aclient: AsyncClient, topic: str) -> None:

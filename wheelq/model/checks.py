@@ -81,6 +81,12 @@ def check_limit(limit: int) -> None:
         raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {limit!r}")
 
 
+def check_most(most: int | None, field: str) -> None:
+    """Check how many there may be at most; None: any number."""
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise InvalidInput(field, f"must be a whole number from 1 on, or left out for no limit, not {most!r:.60}")
+
+
 def check_on_dead(on_dead: str) -> str:
     """Returns where a dead job is told of, if it is valid. Raises: InvalidInput."""
     if not isinstance(on_dead, str) or not ON_DEAD.fullmatch(on_dead):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from wheelq.base.clock import Clock
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown, ServerError
-from wheelq.model.checks import check_id, due_argument, moment_ms, span_ms
+from wheelq.model.checks import check_id, check_most, due_argument, moment_ms, span_ms
 from wheelq.model.job import BulkProgress
 from wheelq.producer.operation import Operation, Stream, ask_all
 from wheelq.producer.topics import Topics
@@ -90,6 +90,7 @@ class Bulk:
         rounds: int | None,
         report: Report | None,
     ) -> Operation[BulkProgress]:
+        check_most(rounds, "rounds")
         left: Sequence[ShardKeys] = yield from self._topics.shards(topic)
         jobs: dict[ShardKeys, int] = {}
         while True:

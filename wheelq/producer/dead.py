@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheelq.model.checks import check_limit
+from wheelq.model.checks import check_limit, check_most
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
@@ -80,6 +80,7 @@ class Dead:
     ) -> Operation[Replayed]:
         """Replay the matching jobs, oldest first in each shard, except jobs that are buried meanwhile."""
         where.check_choice(all, "replay")
+        check_most(limit, "limit")
         spacing_ms = check_rate(rate)
         due_ms, left = 0.0, limit
         outcomes: list[ReplayOutcome] = []
