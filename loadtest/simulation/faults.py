@@ -143,7 +143,7 @@ def restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -
     stage.world.story.tell("FAULT", f"{part.name} is stopped")
     stage.ledger.trouble(kind, part.name, STOPPING_S + seconds, slack=slack)
     process.deliver(part.stop)
-    for _ in range(80):
+    for _ in range(120):
         yield 0.1
         if not process.is_alive:
             return
@@ -152,7 +152,7 @@ def restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -
             break
     else:
         if not process.is_frozen:
-            stage.ledger.problems.append(f"{part.name} does not stop within 8 s")
+            stage.ledger.problems.append(f"{part.name} does not stop within 12 s")
     process.kill()
     yield seconds
     stage.fleet.replace(part)

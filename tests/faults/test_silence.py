@@ -7,17 +7,21 @@ to half a second late from then on; a part that connected while replies got lost
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
 from loadtest.servers.proxy import Proxy
 from tests.waiting import PATIENCE, until
+from wheelq import AsyncClient, JobSpec, Settings, Worker
+from wheelq.embedded import EmbeddedServer
 from wheelq.errors import ServerError, Unavailable
 from wheelq.protocol.call import command
 from wheelq.protocol.calls.server import server_time_us
-from wheelq.settings import ConnectionSettings
+from wheelq.settings import ConnectionSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport
 
 LONG_MS = 30_000
@@ -86,3 +90,22 @@ async def test_a_connection_that_is_made_and_not_greeted_is_given_up(proxy: Prox
     with pytest.raises(ServerError):
         await asyncio.wait_for(transport.send(server_time_us()), PATIENCE)
     await transport.close()
+
+
+async def test_a_worker_with_many_shards_ends_though_nobody_answers(
+    private_server: Callable[..., EmbeddedServer],
+) -> None:
+    """Its whole farewell takes no longer than one reply may, not as long for each shard."""
+    server = private_server()
+    settings = Settings(connection=ConnectionSettings(reply_timeout_ms=5_000), topic=TopicSettings(shards=40))
+    async with AsyncClient.connect(server.url, settings) as client:
+        await client.schedule_many("orders", [JobSpec(delay=0) for _ in range(200)])
+    worker, ran = Worker.connect(server.url, settings=settings), list[str]()
+    worker.handler("orders")(lambda job: ran.append(job.id))
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(ran) == 200)
+    os.kill(server.pid, signal.SIGSTOP)
+    worker.stop()
+    async with asyncio.timeout(13):  # less than three replies
+        await running
+    os.kill(server.pid, signal.SIGCONT)

@@ -134,8 +134,16 @@ class Heartbeat:
     async def leave(self, shards: Iterable[ServedShard]) -> None:
         """Send the last acks, hand back unfinished deliveries, and remove this consumer from the lists.
 
-        The last heartbeat says that this worker left, so others find deliveries that it could not hand back.
+        The last heartbeat says that this worker left, so others find deliveries that it could not hand back. All of it
+        takes no longer than one reply may, however many shards there are: the process has to end.
         """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.transport.reply_timeout_ms / 1000):
+                await self._leave(shards)
+                return
+        logger.warning("left without a farewell; other workers will find its deliveries abandoned: nobody answers")
+
+    async def _leave(self, shards: Iterable[ServedShard]) -> None:
         parts = self._parts
         has_left = await self._tried(parts.settler.flush())
         await self._tried(self._send_observations())
