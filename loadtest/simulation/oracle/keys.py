@@ -80,6 +80,9 @@ def starved(seen: Seen) -> Iterator[str]:
                 if before.open_of_key >= allowed[0]:
                     freed = [at for at, left in ends if at >= before.at and left < allowed[0]]
                     since = max(since, min(freed, default=one.at))
+            for begins, _, _ in seen.ledger.clock:  # perhaps set back while it was held back: then it is due once more
+                if one.waits_since < begins <= one.at and (again := seen.reached(one.due_ms, begins)) > begins:
+                    since = max(since, again)
             soon = since + SOON_S + LOOKS_S
             if one.at > soon and not seen.excuses.explain("starved", soon, one.at, (*seen.nodes, one.topic)):
                 waited = f"{one.at - since:.2f} s after there was room for {one.key}"
