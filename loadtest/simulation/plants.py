@@ -478,7 +478,7 @@ PLANTS: Mapping[str, Plant] = {
         "a stopping worker judges by its last shard only whether it holds anything",
         "abandoned|slow",
         python={
-            "wheelq.worker.upkeep.heartbeat:Heartbeat.leave": (
+            "wheelq.worker.upkeep.heartbeat:Heartbeat._leave": (
                 "has_left &= await self._tried(self._hand_back(shard))",
                 "has_left = await self._tried(self._hand_back(shard))",
             )
