@@ -28,7 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -70,7 +70,7 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Backoff, Loop
 from wheelq.settings import Settings, settings_in_force
 from wheelq.sql.rows import MOST_ROWS, Claim, Row, Rows, Settlement, Turn, Wanted, seqs_of
-from wheelq.sql.table import NAME, Listener, Tables, check_database
+from wheelq.sql.table import NAME, Listener, Tables, check_database, place_of
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
 
@@ -116,7 +116,7 @@ class SqlCourier:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.delivered = 0
         """Calls that have come to an end here."""
-        self.place = _place(engine.url, table)
+        self.place = place_of(engine.url, table)
         """What it delivers from."""
         self._engine, self._lease_s = engine, lease_s
         self._rows = Rows(engine, tables := Tables(table), self.name, lease_s)
@@ -468,14 +468,6 @@ def engine_of(database: str) -> Engine:
     if engine.dialect.is_async:
         raise ConfigurationError(f"--database: {url.drivername} is for asyncio; name another driver of this database")
     return engine
-
-
-def _place(url: URL, table: str) -> str:
-    """Returns a name for a table that no table has elsewhere: what is local to a machine is named with that machine."""
-    kind, database = url.get_backend_name(), url.database or ""
-    host = socket.gethostname() if url.host in (None, "", "localhost", "127.0.0.1", "::1") else url.host
-    port = f":{url.port}" if url.port else ""
-    return f"{kind}://{host}{port}/{(os.path.abspath(database) if kind == 'sqlite' else database).lstrip('/')}/{table}"
 
 
 def _asked_ms(row: Row, redis_us: int, now_us: int) -> int:

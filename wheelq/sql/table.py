@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import socket
 from typing import Any
 
 from sqlalchemy import (
     DDL,
+    URL,
     BigInteger,
     Column,
     Connection,
@@ -161,6 +164,14 @@ class Tables:
         made = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in (self.rows, self.courier)]
         first = f"INSERT INTO {self.courier.fullname} (one, holder, until_us) VALUES (1, '', 0)"
         return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), first]
+
+
+def place_of(url: URL, table: str) -> str:
+    """Returns a name for a table that no table has elsewhere: what is local to a machine is named with that machine."""
+    kind, database = url.get_backend_name(), url.database or ""
+    host = socket.gethostname() if url.host in (None, "", "localhost", "127.0.0.1", "::1") else url.host
+    port = f":{url.port}" if url.port else ""
+    return f"{kind}://{host}{port}/{(os.path.abspath(database) if kind == 'sqlite' else database).lstrip('/')}/{table}"
 
 
 def check_database(dialect: Dialect) -> None:
