@@ -664,6 +664,14 @@ async def test_a_handle_that_is_named_twice_is_acknowledged_once(http: Http, acl
     assert sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("wheelq_finished_total")) == 1
 
 
+async def test_an_old_handle_takes_nothing_from_the_new_one_in_the_same_call(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (old,) = await lease(http)
+    assert await done(http, "release", old["handle"]) == [True]
+    (new,) = await lease(http)
+    assert await done(http, "ack", old["handle"], new["handle"], new["handle"]) == [False, True, False]
+
+
 async def test_a_lease_cannot_be_asked_to_cancel(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)

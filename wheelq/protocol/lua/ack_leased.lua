@@ -23,7 +23,7 @@ for d = 1, amount do
   local n = FIRST + 3 * d - 3
   local entry, member = ARGV[n], ARGV[n + 1]
   local is_theirs = not named[entry] and is_leased(ready, group, consumer, entry, ARGV[n + 2])
-  named[entry] = true
+  named[entry] = named[entry] or is_theirs -- the handle of a former lease does not count
   local has_room = (wanted[d] or 0) <= room
   states[d] = is_theirs and has_room or ''
   reply[d] = is_theirs and (has_room and ACKED or FULL) or NOT_THEIRS
