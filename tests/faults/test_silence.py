@@ -95,7 +95,7 @@ async def test_a_connection_that_is_made_and_not_greeted_is_given_up(proxy: Prox
 async def test_a_worker_with_many_shards_ends_though_nobody_answers(
     private_server: Callable[..., EmbeddedServer],
 ) -> None:
-    """Its whole farewell takes no longer than one reply may, not as long for each shard."""
+    """It gives up after the time that one reply may take, and does not wait as long for each shard."""
     server = private_server()
     settings = Settings(connection=ConnectionSettings(reply_timeout_ms=5_000), topic=TopicSettings(shards=40))
     async with AsyncClient.connect(server.url, settings) as client:

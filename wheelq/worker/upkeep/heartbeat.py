@@ -63,6 +63,7 @@ class Heartbeat:
         self._report_at = float("-inf")
         self._is_announced = False
         self._newcomer = asyncio.Event()
+        self._patience = asyncio.Timeout(None)  # of the farewell
 
     def look_soon(self) -> None:
         """A worker has started: look at it soon, unless the next look comes soon anyway."""
@@ -134,14 +135,19 @@ class Heartbeat:
     async def leave(self, shards: Iterable[ServedShard]) -> None:
         """Send the last acks, hand back unfinished deliveries, and remove this consumer from the lists.
 
-        The last heartbeat says that this worker left, so others find deliveries that it could not hand back. All of it
-        takes no longer than one reply may, however many shards there are: the process has to end.
+        The last heartbeat says that this worker left, so others find deliveries that it could not hand back. The worker
+        gives up once no call has succeeded for as long as one reply may take.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._parts.transport.reply_timeout_ms / 1000):
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                self._answered()
                 await self._leave(shards)
-                return
-        logger.warning("left without a farewell; other workers will find its deliveries abandoned: nobody answers")
+        except TimeoutError:
+            logger.warning("left without a farewell; other workers will find its deliveries abandoned: nobody answers")
+
+    def _answered(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._patience.reschedule(now + self._parts.transport.reply_timeout_ms / 1000)
 
     async def _leave(self, shards: Iterable[ServedShard]) -> None:
         parts = self._parts
@@ -165,7 +171,9 @@ class Heartbeat:
     async def _tried(self, farewell: Awaitable[T]) -> bool:
         """Whether a farewell call succeeded and did not return False."""
         try:
-            return await farewell is not False
+            has_succeeded = await farewell is not False
         except ServerError as error:
             logger.warning("left without a farewell; other workers will find its deliveries abandoned: %s", error)
             return False
+        self._answered()
+        return has_succeeded
