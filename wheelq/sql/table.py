@@ -167,11 +167,12 @@ class Tables:
 
 
 def place_of(url: URL, table: str) -> str:
-    """Returns a name for a table that no table has elsewhere: what is local to a machine is named with that machine."""
+    """Returns the name of a table for people. That of a file names the machine and the whole path."""
     kind, database = url.get_backend_name(), url.database or ""
-    host = socket.gethostname() if url.host in (None, "", "localhost", "127.0.0.1", "::1") else url.host
+    if kind == "sqlite":
+        return f"{kind}://{socket.gethostname()}{os.path.abspath(database)}/{table}"
     port = f":{url.port}" if url.port else ""
-    return f"{kind}://{host}{port}/{(os.path.abspath(database) if kind == 'sqlite' else database).lstrip('/')}/{table}"
+    return f"{kind}://{url.host or ''}{port}/{database}/{table}"
 
 
 def check_database(dialect: Dialect) -> None:
