@@ -125,7 +125,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not look at it time and again."""
+    """The collected tests live until the end, so the garbage collector does not have to scan them."""
     gc.collect()
     gc.freeze()
 

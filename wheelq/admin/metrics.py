@@ -106,7 +106,7 @@ def expose(
 ) -> str:
     """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away.
 
-    What belongs to no topic, as SQL outboxes, is told only to those who read all.
+    SQL outboxes belong to no topic: they are left out unless the reader `reads_all`.
     """
     page: list[str] = []
     info = {} if fleet is None else fleet.info

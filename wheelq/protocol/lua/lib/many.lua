@@ -4,7 +4,7 @@
 -- KEYS: the keys of each shard, as many for each
 -- ARGV: 1 how many shards, then for each: how many arguments, the arguments
 -- Returns: for each shard, in order: what the script returns, or the text of the error that it met, which must not keep
--- the others from their answers. That a replica takes no writes is an error of the whole call, as without this part.
+-- the others from their answers. On a replica the whole call fails, as a call for one shard does: it takes no writes.
 local shards, at, replies = tonumber(ARGV[1]), 2, {}
 local n_keys = #KEYS / shards
 for n = 1, shards do
