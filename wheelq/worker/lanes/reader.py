@@ -68,7 +68,7 @@ SOME_SHARDS_MS = 5
 """How long a read waits if it asks only some of its shards, for lack of room for a job from each."""
 LOOK_APART = 0.5
 """Seconds between looks for the deliveries of a lost reply, as long as the server may still work on that read."""
-UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.1, 2.0
+UNBLOCK_PAUSE, UNBLOCK_PATIENCE = 0.02, 2.0
 """Seconds between attempts to end current reads, and in total: a read that is just being sent is not in the server
 yet."""
 
@@ -111,6 +111,7 @@ class ReadingLane:
         for shard in shards:
             by_slot[transport.slot(shard.keys.ready)].append(shard)
         self.places.share(len({*by_slot, *self._readers}), block_ms)
+        changed = []
         for slot in {*by_slot, *self._readers}:
             mine, reader = by_slot[slot], self._readers.get(slot)
             if reader is None:
@@ -118,9 +119,8 @@ class ReadingLane:
                 self._new.put_nowait(reader)
             if set(mine) != set(reader.shards):
                 reader.follow(mine)
-                if reader.is_reading:
-                    with contextlib.suppress(ServerError):  # on failure it ends by itself
-                        await transport.unblock(reader.transport)
+                changed.append(reader)
+        await self._end_reads(changed)
 
     async def run(self) -> None:
         """Read until cancelled. Survives restarts of the server."""
@@ -182,14 +182,21 @@ class ReadingLane:
         self.is_stopping = True
         for reader in self._readers.values():
             reader.hearing.told.set()
+        await self._end_reads(self._readers.values())
+
+    async def _end_reads(self, readers: Iterable[Reader]) -> None:
+        """End the reads in progress: more than once, because one that is just being sent is not in the server yet."""
         clock = self.parts.clock
         patience_ends = clock.monotonic() + UNBLOCK_PATIENCE
+        in_progress = {reader: reader.reads for reader in readers}
         while clock.monotonic() < patience_ends:
-            under_way = [reader for reader in self._readers.values() if reader.is_reading]
-            if not under_way:
+            in_progress = {
+                reader: reads for reader, reads in in_progress.items() if reader.is_reading and reader.reads == reads
+            }
+            if not in_progress:
                 return
             self.any_ended.clear()
-            for reader in under_way:
+            for reader in in_progress:
                 with contextlib.suppress(ServerError):
                     await self.parts.transport.unblock(reader.transport)
             with contextlib.suppress(TimeoutError):
@@ -235,6 +242,8 @@ class Reader:
         """Set when there are shards to read again."""
         self.is_reading = False
         """Whether a read is in progress, which may have received entries."""
+        self.reads = 0
+        """How many reads have begun."""
         self.is_waiting = False
         """Whether that read keeps places while it waits in the server."""
         self._lane = lane
@@ -427,6 +436,7 @@ class Reader:
     async def _asked(self, call: Call[T]) -> T:
         """Returns the answer to a read that can be ended while it waits."""
         self.is_reading = True
+        self.reads += 1
         try:
             return await self.transport.send(call)
         finally:
