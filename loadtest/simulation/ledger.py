@@ -433,7 +433,8 @@ class Ledger:
 
     def _unlinked(self, words: Sequence[bytes]) -> None:
         """Forget the permits of a topic that has no such limit any more."""
-        gone = {(match[1].decode(), int(match[2])) for key in words[1:] if (match := _KEY.match(key))}
+        found = [_KEY.match(key) for key in words[1:] if key.endswith(b":permits")]
+        gone = {(match[1].decode(), int(match[2])) for match in found if match}
         self.permits = {place: one for place, one in self.permits.items() if place[:2] not in gone}
 
     def _permitted(self, store: Database, name: bytes, words: Sequence[bytes]) -> None:
