@@ -333,8 +333,10 @@ READ_HEAD = (
     (Path(wheelq.protocol.__file__).parent / "lua/lib/record.lua").read_text()
     + """
 local shown = {string.byte(ARGV[1], 8), life_of(ARGV[1])}
-for name, value in pairs(head_of(ARGV[1])) do
-  shown[#shown + 1] = {name, value, string.format('%.0f', number_of(value))}
+for code = 0, 255 do
+  local name = string.char(code)
+  local value = part_of(ARGV[1], name)
+  if value then shown[#shown + 1] = {name, value, string.format('%.0f', number_of(value))} end
 end
 return shown
 """

@@ -15,9 +15,7 @@
 -- reports and their values.
 local LEFT, DEAD, NUMBERS, REPORTS = 'l', 'd', 5, ':bundles'
 local PLACES = {done = 2, d = 3, cancelled = 4}
-local function bundle_of(record)
-  return #record > 17 and string.byte(record, 9) % 2 == 1 and head_of(record).b or nil
-end
+local function bundle_of(record) return part_of(record, 'b') end
 local function totals_in(bundles, bundle)
   local text, totals = redis.call('HGET', bundles, bundle) or '', {}
   for number in string.gmatch(text, '%d+') do totals[#totals + 1] = tonumber(number) end

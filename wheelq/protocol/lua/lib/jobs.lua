@@ -56,7 +56,7 @@ end
 -- holds of it, if such a job is alive.
 local SECOND = '~second'
 local function wait_of(record)
-  local wait = #record > 17 and string.byte(record, 9) % 2 == 1 and head_of(record).d
+  local wait = part_of(record, 'd')
   return wait and number_of(wait) or nil
 end
 local function second_of(jobs, ready, id)

@@ -75,7 +75,7 @@ local function limits_in(terms)
   return most and limits_of(tonumber(most), tonumber(rate) or 0)
 end
 local function key_of(record)
-  local key = record and #record > 17 and string.byte(record, 9) % 2 == 1 and head_of(record).k
+  local key = record and part_of(record, 'k')
   return key and not string.find(key, '\31', 1, true) and key or nil
 end
 
@@ -115,7 +115,7 @@ local RUN_NEXT, IN_ORDER = '0', '1'
 local function rescore(delayed, retries, members, from, to)
   local scores, left, back = {}, {}, {}
   for n, member in ipairs(members) do
-    scores[#scores + 1], scores[#scores + 2] = string.format('%.2f', to[n]), member
+    scores[2 * n - 1], scores[2 * n] = to[n], member
     if string.find(member, '\31', 1, true) then left[#left + 1], back[#back + 1] = from[n], to[n] end
   end
   if #scores == 0 then return end
@@ -124,11 +124,12 @@ local function rescore(delayed, retries, members, from, to)
   count_retries(retries, back, 1)
 end
 local function putting_back(delayed, retries, held)
-  local members, from, to, ranks = {}, {}, {}, {}
+  local members, from, to, ranks, ranked, rank = {}, {}, {}, {}, nil, nil
   local function hold(member, score, key, order)
     local n, stands = #members + 1, math.max(unheld(score), 0)
     members[n], from[n], to[n] = member, stands, stands + HELD
-    ranks[2 * n - 1], ranks[2 * n] = 0, table.concat({key, order .. string.format('%016.2f', stands), member}, '\31')
+    if stands ~= ranked then ranked, rank = stands, string.format('%016.2f', stands) end
+    ranks[2 * n - 1], ranks[2 * n] = 0, key .. '\31' .. order .. rank .. '\31' .. member
   end
   local function put_back()
     if #members == 0 then return end

@@ -32,22 +32,22 @@ local function is_same(record, other)
 end
 
 -- part: head_parts
--- head_of(record): its parts by their one-byte names, as they are stored; numbers are big-endian (number_of). Parts of
--- later releases are there, too. What is not whole is left out.
+-- part_of(record, name): the part of its head with this one-byte name, as it is stored; nil if there is none, or if it is
+-- not whole. Numbers are big-endian (number_of). Runs for every job of some topics, so it makes no strings on its way.
 local function number_of(bytes)
   local number = 0
   for n = 1, #bytes do number = 256 * number + string.byte(bytes, n) end
   return number
 end
-local function head_of(record)
-  local parts, at = {}, 20
-  if string.byte(record, 9) % 2 == 0 then return parts end
-  local last = 19 + number_of(string.sub(record, 18, 19))
+local function part_of(record, name)
+  if #record < 20 or string.byte(record, 9) % 2 == 0 then return nil end
+  local high, low = string.byte(record, 18, 19)
+  local at, last, wanted = 20, math.min(19 + 256 * high + low, #record), string.byte(name)
   while at + 2 <= last do
-    local to = at + 2 + number_of(string.sub(record, at + 1, at + 2))
-    if to > math.min(last, #record) then break end
-    parts[string.sub(record, at, at)] = string.sub(record, at + 3, to)
+    local found, upper, lower = string.byte(record, at, at + 2)
+    local to = at + 2 + 256 * upper + lower
+    if to > last then return nil end
+    if found == wanted then return string.sub(record, at + 3, to) end
     at = to + 1
   end
-  return parts
 end
