@@ -5,9 +5,13 @@ from __future__ import annotations
 import redis
 
 from tests.faults.stages import Look, Stage
+from tests.running import running
 from tests.transports import Repeating
+from tests.waiting import until
+from wheelq import AsyncClient, Job, JobSpec, Scheduler, Settings, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.protocol.calls.server import server_time_us
+from wheelq.settings import SchedulerSettings
 
 LONG_MS = 3_000
 """For a test, so that a slow machine cannot pass it."""
@@ -61,3 +65,22 @@ async def test_a_promotion_that_came_too_early_holds_nothing_back(url: str, topi
         await stage.step_until(lambda: len(look.ready()) == 1)
     finally:
         await stage.close()
+
+
+async def test_the_next_job_of_a_key_that_is_free_again_waits_for_no_other(
+    url: str, prefix: str, aclient: AsyncClient
+) -> None:
+    an_hour_ms, ran = 3_600_000, list[str]()
+    own = SchedulerSettings(gather_ms=an_hour_ms, hedge_ms=4 * an_hour_ms, sweep_ms=an_hour_ms)
+    scheduler = Scheduler.connect(url, Settings(prefix=prefix, scheduler=own))
+    worker = Worker.connect(url, settings=Settings(prefix=prefix))
+
+    @worker.handler("mail")
+    async def note(job: Job) -> None:
+        ran.append(job.id)
+
+    await aclient.configure("mail", key_concurrency=1)
+    keys = [str(n) for n in range(5)]
+    await aclient.schedule_many("mail", [JobSpec(key=key, delay=0.2, partition_key="big") for key in keys])
+    async with running(scheduler), running(worker):
+        await until(lambda: ran == keys)

@@ -75,6 +75,7 @@ class Leader:
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
         self._tidy_at = 0.0
         self._acts_at = 0.0  # monotonic, as `act` last returned
+        self._is_freed = False  # a hint has named a key whose next job may be promoted
         self._limited = 0  # jobs that are held back for their keys or have permits, as of the last sweep
         self._look_over_at = 0.0  # when to look for keys that were freed, and for permits that are over
         self._look_place = LookPlace()
@@ -89,6 +90,7 @@ class Leader:
         for member, due_ms in jobs:
             if self._window.takes(due_ms, now_ms):
                 self._wheel.insert(member, due_ms)
+                self._is_freed = self._is_freed or member.startswith(KEY_MARK)
         return next_ms is None or self._wheel.next_due() != next_ms or self._window.open_at != before
 
     def start_afresh(self) -> None:
@@ -118,7 +120,7 @@ class Leader:
         near = self._wheel.next_due()
         act_ms = min(self._window.open_at, self._sweep_at, self._look_at)
         if near is not None:
-            act_ms = min(act_ms, max(near, self._coalescing.ends_ms(self._server)))
+            act_ms = min(act_ms, max(near, self._gathered_ms()))
         return self._server.monotonic_at(act_ms)
 
     def lease_at(self) -> float:
@@ -185,10 +187,14 @@ class Leader:
 
     def _must_sweep(self, now_ms: float) -> bool:
         """Whether jobs are due that only a sweep may promote, because the topic has limits."""
-        if not self._parts.topic.is_shaped or self._is_behind or now_ms < self._coalescing.ends_ms(self._server):
+        if not self._parts.topic.is_shaped or self._is_behind or now_ms < self._gathered_ms():
             return False
         near = self._wheel.next_due()
         return near is not None and near <= now_ms
+
+    def _gathered_ms(self) -> float:
+        """When what is due may be promoted. The next job of a freed key has waited already: it waits for no others."""
+        return 0.0 if self._is_freed else self._coalescing.ends_ms(self._server)
 
     def _needs_lease(self) -> bool:
         """Whether there is work before a lease taken now would end; if not, the lease may lapse."""
@@ -250,6 +256,7 @@ class Leader:
         settings = self._settings
         shaping = shaping_of(self._parts.topic, self._keys.shard)
         freed = [member for member, _ in expired if member.startswith(KEY_MARK)]
+        self._is_freed = False
         is_look = self._server.now_ms() >= self._look_over_at
         call = calls.sweep(
             self._keys,
