@@ -205,8 +205,9 @@ class SchedulerSettings(Checked):
     )
     window_ms: int = setting(2_000, "How far ahead jobs are loaded into the timing wheel.")
     window_ids: int = setting(
-        2_000,
-        "Ids read in one call; a denser window is read in parts. 2,000 keep the server busy for 1 ms.",
+        500,
+        "Ids read in one call; a denser window is read in parts. 500 keep the server, and then the node, busy for up "
+        "to 2 ms, in which no job is promoted.",
         most=3_500,
     )
     wheel_ids: int = setting(
