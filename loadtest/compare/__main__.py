@@ -1,7 +1,7 @@
 """The comparison: the same scenarios for wheelq and for other delay queues on Redis, each with one worker process.
 
     bulk     100,000 jobs scheduled by the queue's call for many
-    paced    1,300 jobs a second, each at its own moment: how late they start
+    paced    1,300 jobs a second, each at its own moment: how late they start, and the processor time of all processes
     drain    50,000 overdue jobs, when the worker is started
     burst    3,500 jobs at one instant: how late they start
     kill     200 jobs of a second; the worker is killed, another started: until all are done

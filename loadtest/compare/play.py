@@ -31,9 +31,10 @@ STOP_S = 30.0
 class Play:
     """Gives a queue its work, and reads what its handlers wrote."""
 
-    def __init__(self, peer: Peer, url: str, directory: Path, running: ExitStack) -> None:
-        self._peer, self._url, self._log = peer, url, directory / "log"
+    def __init__(self, peer: Peer, server: EmbeddedServer, directory: Path, running: ExitStack) -> None:
+        self._peer, self._url, self._log = peer, server.url, directory / "log"
         self._running = running
+        self._pids = [server.pid]
         self._workers: list[subprocess.Popen[bytes]] = []
         self._read = 0
         self.starts: dict[int, list[float]] = {}
@@ -48,7 +49,7 @@ class Play:
         with ExitStack() as running:
             directory = Path(running.enter_context(TemporaryDirectory(prefix="wheelq-compare-")))
             server = EmbeddedServer(binary=binary, port=free_port(), appendonly=False)
-            yield cls(peer, running.enter_context(server).url, directory, running)
+            yield cls(peer, running.enter_context(server), directory, running)
 
     def produce(self, first: int, count: int, ahead_ms: int, every_ms: float) -> tuple[float, int]:
         """Schedule jobs with the numbers from `first` on, each due `every_ms` after the other.
@@ -68,6 +69,10 @@ class Play:
             for role in self._peer.before:
                 self._start(role, self._url)
         self._workers.append(self._start("work", self._url, str(self._log), str(seconds)))
+
+    def processor_s(self) -> float:
+        """Seconds of processor time so far: of the server and of the queue's processes, but not of producers."""
+        return sum(map(_processor_s, self._pids))
 
     def kill(self) -> float:
         """End the last worker by SIGKILL; returns the time of it, in milliseconds since the Unix epoch."""
@@ -114,12 +119,19 @@ class Play:
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([*self._peer.command, *arguments], cwd=self._peer.directory, env=_environment())
         self._running.callback(_end, process)
+        self._pids.append(process.pid)
         return process
 
 
 def now_ms() -> float:
     """This machine's milliseconds since the Unix epoch."""
     return time.time() * 1000
+
+
+def _processor_s(pid: int) -> float:
+    """Of all its threads, and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _environment() -> dict[str, str]:

@@ -24,6 +24,7 @@ def test_wheelqs_adapter_schedules_and_runs_each_job_once_and_not_early(server_b
         shown = paced(play, SMALL)
     assert shown.wrong == {"lost": 0, "early": 0, "doubled": 0}
     assert 0 <= shown.figures["paced, p50 ms"] <= shown.figures["paced, p99 ms"] < inf
+    assert shown.figures["paced, processor time, µs a job"] > 0
 
 
 @pytest.mark.soak
