@@ -95,7 +95,7 @@ def _measure(stage: Stage, size: Size, client: redis.Redis, bare: ProcessPoolExe
         for _ in range(stage.sizes.rounds):
             size.added_per_s.append(_add(play))
             bare_us = bare_us_at(client, bare, stage.url, seconds, STEADY_RATE)
-            size.costs.append(one_round(play, client, seconds, STEADY_RATE, bare_us))
+            size.costs.append(one_round(play, seconds, STEADY_RATE, bare_us))
         play.wait()
         size.peak_mb = play.scheduler.peak_mb()
         resting = size.waiting + ADDED * stage.sizes.rounds

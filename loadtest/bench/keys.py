@@ -53,7 +53,7 @@ def keys(stage: Stage) -> Outcome:
                 with Play(own, f"keys-{number}-{settings.key_concurrency}") as play:
                     play.warm_up()
                     bare_us = bare_us_at(client, bare, stage.url, sizes.rate_s, STEADY_RATE)
-                    found.append(one_round(play, client, sizes.rate_s, STEADY_RATE, bare_us, of_keys))
+                    found.append(one_round(play, sizes.rate_s, STEADY_RATE, bare_us, of_keys))
                     judged(play)
     crowds = [_crowd(stage, number) for number in range(sizes.rounds)]
     without, limited = costs.values()

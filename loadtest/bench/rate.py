@@ -75,7 +75,7 @@ def rate(stage: Stage) -> Outcome:
         for per_s in stage.sizes.rates:
             for _ in range(stage.sizes.rounds):
                 bare_us = bare_us_at(client, bare, stage.url, stage.sizes.rate_s, per_s)
-                costs.setdefault(per_s, []).append(one_round(play, client, stage.sizes.rate_s, per_s, bare_us))
+                costs.setdefault(per_s, []).append(one_round(play, stage.sizes.rate_s, per_s, bare_us))
         runs = play.finish()
         figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds)]
         points = [{"per_s": per_s, **Cost.middle(rounds).as_dict()} for per_s, rounds in costs.items()]
@@ -84,7 +84,6 @@ def rate(stage: Stage) -> Outcome:
 
 def one_round(
     play: Play,
-    client: redis.Redis,
     seconds: int,
     per_s: int,
     bare_us: float,
@@ -96,11 +95,11 @@ def one_round(
     started = play.worker.started()
     play.schedule(change(due_apart(first_ms, count, 1000 / per_s)))
     _sleep_until(play, first_ms - QUIET_S * 1000)
-    before = _used(play, client)
+    before = _used(play)
     _sleep_until(play, first_ms + (seconds + QUIET_S) * 1000)
     play.wait()
     server_s, scheduler_s, worker_s, calls = (
-        (now - then) / count for now, then in zip(_used(play, client), before, strict=True)
+        (now - then) / count for now, then in zip(_used(play), before, strict=True)
     )
     lateness_ms = sorted(play.worker.lateness_since(started))
     p50_ms, p99_ms = percentile(lateness_ms, 0.5), percentile(lateness_ms, 0.99)
@@ -111,11 +110,9 @@ def _sleep_until(play: Play, server_ms: float) -> None:
     time.sleep(max(0.0, server_ms - play.now_ms()) / 1000)
 
 
-def _used(play: Play, client: redis.Redis) -> tuple[float, float, float, float]:
+def _used(play: Play) -> tuple[float, float, float, int]:
     """Seconds of processor time of server, scheduler and worker so far, and their calls."""
-    stats = client.info("commandstats")
-    calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "xreadgroup"))
-    return cpu_s(client), play.scheduler.cpu_s(), play.worker.cpu_s(), calls
+    return play.server_cpu_s(), play.scheduler.cpu_s(), play.worker.cpu_s(), play.server_calls()
 
 
 def _figures(per_s: int, rounds: list[Cost]) -> list[Figure]:

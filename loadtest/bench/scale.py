@@ -2,9 +2,9 @@
 
     python -m loadtest.bench --on cluster
 
-A topic of six shards, on the server and then on the cluster, with one scheduler and one worker process. "Floor" is the
-one server here. On one machine the three masters share the processors with each other and with everything else, so this
-shows the cost of a cluster, not its gain, which comes from more machines.
+A topic of six shards, or a hundred topics, on the server and then on the cluster, with one scheduler and one worker
+process. "Floor" is the one server here. On one machine the three masters share the processors with each other and with
+everything else, so this shows the cost of a cluster, not its gain, which comes from more machines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pathlib import Path
 
 from loadtest.bench import running
 from loadtest.bench.figures import Figure, Outcome
+from loadtest.bench.rate import one_round
+from loadtest.bench.running import STEADY_RATE
 from loadtest.bench.stage import Play, Sizes, Stage, waiting
 from loadtest.servers.cluster import Cluster
 from loadtest.servers.measured import binary_of, server_at
+from wheelq.settings import TopicSettings
 
-SHARDS = 6
+SHARDS, TOPICS = 6, 100
 HOUR_S = 3_600.0
 
 
@@ -52,12 +55,28 @@ def drain(stage: Stage) -> Outcome:
     return Outcome("drain", [Figure.of("first start to last", rates, "jobs/s")], jobs, wrong)
 
 
+def topics(stage: Stage) -> Outcome:
+    """1,300 jobs a second in many topics of one shard each: lateness, and what a job costs in all processes."""
+    own = replace(stage, settings=replace(stage.settings, topic=TopicSettings(shards=1)))
+    with Play(own, "topics", [f"topics-{n}" for n in range(1, TOPICS)]) as play:
+        play.warm_up()
+        costs = [one_round(play, stage.sizes.growth_s, STEADY_RATE, bare_us=1.0) for _ in range(stage.sizes.rounds)]
+        wrong = play.wrong(play.finish())
+    figures = [
+        Figure.of(f"{TOPICS} topics: processor time a job", [one.all_us for one in costs], "µs"),
+        Figure.of(f"{TOPICS} topics: start, p50", [one.p50_ms for one in costs], "ms"),
+        Figure.of(f"{TOPICS} topics: start, p99", [one.p99_ms for one in costs], "ms"),
+    ]
+    return Outcome("topics", figures, len(play.promised), wrong)
+
+
 SCENARIOS: dict[str, Callable[[Stage], Outcome]] = {
     "bulk": bulk,
     "burst": running.burst,
     "steady": running.steady,
     "short": running.short,
     "drain": drain,
+    "topics": topics,
 }
 
 

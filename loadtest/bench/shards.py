@@ -26,7 +26,7 @@ def shards(stage: Stage) -> Outcome:
                 with Stage.on(stage.url, sizes, stage.loop, count) as own, Play(own, f"shards-{count}") as play:
                     play.warm_up()
                     bare_us = bare_us_at(client, bare, stage.url, sizes.growth_s, STEADY_RATE)
-                    costs.append(one_round(play, client, sizes.growth_s, STEADY_RATE, bare_us))
+                    costs.append(one_round(play, sizes.growth_s, STEADY_RATE, bare_us))
                     its = play.wrong(play.finish())
                     jobs += len(play.promised)
                     wrong = {name: number + its[name] for name, number in wrong.items()}

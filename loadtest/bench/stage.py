@@ -148,6 +148,10 @@ class Play:
         self._stage, self._count = stage, workers
         self._held = ExitStack()
         self._transport = self._held.enter_context(closing(Transport(Address(stage.url))))
+        self._servers = [self._transport]
+        if (address := Address(stage.url)).kind is ServerKind.CLUSTER:
+            several = (Transport(Address(f"redis://{node}")) for node in address.nodes)
+            self._servers = [self._held.enter_context(closing(one)) for one in several]
         self._parts: tuple[Part, list[Part]] | None = None
 
     @property
@@ -171,9 +175,15 @@ class Play:
         return self._transport.send(server_time_us()) // 1_000
 
     def server_cpu_s(self) -> float:
-        """Seconds of processor time that the server has used (of a cluster one node)."""
-        used = self._transport.send(info("cpu"))
-        return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+        """Seconds of processor time that the server has used; of a cluster all nodes together."""
+        used = [server.send(info("cpu")) for server in self._servers]
+        return sum(float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in used)
+
+    def server_calls(self) -> int:
+        """Calls of EVALSHA and XREADGROUP, as the server or the nodes count them."""
+        every = [server.send(info("commandstats")) for server in self._servers]
+        lines = [one.get(f"cmdstat_{name}", "calls=0,") for one in every for name in ("evalsha", "xreadgroup")]
+        return sum(int(line.removeprefix("calls=").partition(",")[0]) for line in lines)
 
     def schedule(self, specs: Sequence[JobSpec]) -> set[str]:
         """Schedule these jobs, spread evenly over the topics; returns their ids."""
