@@ -54,6 +54,32 @@ async def test_a_key_opens_what_its_scopes_say(serve: Callable[..., Any], give: 
     assert (await http.delete(f"{JOBS}/a")).status_code == 403
 
 
+@pytest.mark.parametrize("path", ["jobs", "bulk", "settings", "then"])
+async def test_a_death_is_told_to_no_topic_for_which_the_key_may_not_schedule(
+    serve: Callable[..., Any], give: Give, aclient: AsyncClient, path: str
+) -> None:
+    """A key could make jobs in any topic by `on_dead`, with its own payload."""
+    _, token = await give("schedule:orders", "manage:orders", "consume:orders", "schedule:deaths")
+    http = await serve(access="keys", token=token)
+
+    async def ask(on_dead: str) -> tuple[int, str]:
+        job = {"delay": 60, "on_dead": on_dead}
+        if path == "settings":
+            answer = await http.patch("/v1/topics/orders/settings", json={"on_dead": on_dead})
+        elif path == "then":
+            then = [{"topic": "orders", "id": "next", **job}]
+            answer = await http.post("/v1/topics/orders/groups/billing/ack", json={"handles": ["h"], "then": then})
+        else:
+            answer = await http.post(f"/v1/topics/orders/{path}", json=job if path == "jobs" else {"jobs": [job]})
+        found = answer.json()
+        problem = found["outcomes"][0].get("problem", {}) if path == "bulk" else found
+        return problem.get("status", 0), problem.get("field", "")
+
+    assert await ask("secret") == (403, "on_dead")
+    assert (await ask("deaths"))[1] != "on_dead"
+    assert "secret" not in {one.name for one in await aclient.topics()}
+
+
 @pytest.mark.parametrize("path", ["jobs", "bulk"])
 async def test_a_key_that_only_schedules_replaces_no_waiting_job(
     serve: Callable[..., Any], give: Give, path: str

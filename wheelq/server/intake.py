@@ -12,6 +12,9 @@ from wheelq.callbacks.target import Target
 from wheelq.errors import InvalidInput
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
+from wheelq.server import problems
+from wheelq.server.access import Caller, Verb
+from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
 
 TRUSTED_S = 60.0
@@ -44,18 +47,23 @@ class Intake:
         target.place(self._services)
         return target
 
-    def check_on_dead(self, on_dead: str | None) -> None:
-        """Raises: InvalidInput, if it names a receiver that this server knows not to be callable."""
+    def check_on_dead(self, on_dead: str | None, caller: Caller) -> None:
+        """Raises: InvalidInput for a receiver that this server knows not to be callable, Problem for a topic for which
+        the caller may not schedule jobs.
+        """
         service, colon, path = (on_dead or "").partition(":")
+        if on_dead and not colon and not caller.may(Verb.SCHEDULE, on_dead):
+            what = f"The key has no scope for {Verb.SCHEDULE} on topic {on_dead!r:.300}."
+            raise Problem(problems.NOT_ALLOWED, what, "on_dead")
         if colon and self._services is not None:
             try:
                 Target(service, path).place(self._services)
             except InvalidInput as error:
                 raise InvalidInput("on_dead", error.problem) from error
 
-    async def admit(self, topic: str, target: Any, on_dead: str | None) -> None:
-        """Call this before scheduling a job. Raises: InvalidInput and the server's errors; then do not schedule it."""
-        self.check_on_dead(on_dead)
+    async def admit(self, topic: str, target: Any, on_dead: str | None, caller: Caller) -> None:
+        """Call this before scheduling a job. Raises: InvalidInput, Problem and the server's errors; then do not."""
+        self.check_on_dead(on_dead, caller)
         if target is not None:
             self.check(target)
             await self.prepare(topic)

@@ -81,7 +81,7 @@ async def change_settings(request: Request, topic: Topic, change: TopicSettingsC
     if "max_rate" in asked:
         asked["max_rate"] = float(asked["max_rate"])
     service = service_of(request)
-    service.intake.check_on_dead(change.on_dead)
+    service.intake.check_on_dead(change.on_dead, caller_of(request))
     return answer(standing(topic, await service.client.configure(topic, **asked)))
 
 

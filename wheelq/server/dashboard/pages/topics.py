@@ -93,7 +93,7 @@ async def change(visit: Visit) -> Response:
     differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
     if not differs:
         return visit.back(f"/topics/{name}", "Nothing was changed.")
-    service.intake.check_on_dead(differs.get("on_dead"))
+    service.intake.check_on_dead(differs.get("on_dead"), visit.caller)
     changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of SETTINGS; values are checked
     await service.client.configure(name, **changes)
     return visit.back(f"/topics/{name}", f"Changed: {', '.join(sorted(differs))}.")
