@@ -191,6 +191,25 @@ async def test_jobs_in_a_range_are_cancelled_and_moved_also_if_they_are_held_bac
     assert (await aclient.topic(topic)).waiting == 0
 
 
+@pytest.mark.parametrize("change", ["cancel", "move"])
+async def test_a_range_without_a_beginning_has_an_end_although_jobs_are_held_back(
+    aclient: AsyncClient, scheduler: Scheduler, worker: Worker, gate: Gate, topic: str, run: Run, change: str
+) -> None:
+    """Its place among those that are held back was taken for one before them, again and again."""
+    await aclient.configure(topic, key_concurrency=1)
+    run(worker)
+    begin = (await aclient.schedule(topic, key="a0", delay=0, partition_key="ann")).due
+    await have_started(gate, "a0")
+    await aclient.schedule_many(topic, of_key("ann", *(f"a{n}" for n in range(1, 6))))
+    await are_held(aclient, topic, 5)
+    if change == "cancel":
+        changed = await aclient.cancel_due(topic, until=begin + HOUR, rounds=5)
+    else:
+        changed = await aclient.reschedule_due(topic, until=begin + HOUR, by=7_200, rounds=5)
+    assert (changed.jobs, changed.is_done) == (5, True)
+    assert (await aclient.topic(topic)).held_back == 0
+
+
 async def test_a_retry_in_its_pause_has_no_permit_and_asks_for_one_when_it_is_due(
     aclient: AsyncClient, scheduler: Scheduler, worker: Worker, topic: str, run: Run
 ) -> None:

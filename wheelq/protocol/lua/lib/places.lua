@@ -55,7 +55,8 @@ end
 local function stretch_due(delayed, from, to, score, member, limit, is_backwards)
   local is_in_held = score and is_held(tonumber(score))
   local function ends(held)
-    return string.format('%.2f', from + held), string.format('%.2f', math.min(tonumber(to), HELD - 1) + held)
+    local first = held > 0 and math.max(from + held, held) or from -- a place before that would not say that it is in there
+    return string.format('%.2f', first), string.format('%.2f', math.min(tonumber(to), HELD - 1) + held)
   end
   local first, last = ends(is_in_held and HELD or 0)
   local members, scores, is_all = stretch(delayed, first, last, score, member, limit, is_backwards)
