@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.spec.conftest import Inbox, Run
 from tests.waiting import until
@@ -24,6 +25,7 @@ from wheelq import (
     Worker,
 )
 from wheelq.errors import BundleClosed, BundleNotFound, DuplicateJob, InvalidInput, InvalidJob
+from wheelq.protocol.keys import Keys
 from wheelq.testing import WheelqTest
 
 PUBLISH = Continuation("publish", {"album": 7})
@@ -496,3 +498,22 @@ async def test_members_are_not_kept_in_an_outbox(url: str, settings: Settings, t
     async with AsyncClient.connect(url, settings, outbox=tmp_path / "outbox") as client:
         receipts = await client.schedule_many(topic, specs(1), then=PUBLISH)
         assert known(await client.bundle(receipts.bundle or "")).left == 1
+
+
+async def test_nothing_stays_of_members_that_were_dead_when_their_bundle_had_ended(
+    aclient: AsyncClient, worker: Worker, scheduler: object, run: Run, url: str, settings: Settings, topic: str
+) -> None:
+    """A shard that kept them counted as used, and was never given up after a change of the number of shards."""
+
+    @worker.handler(topic)
+    async def refuse(job: Job) -> None:
+        raise Bury("never")
+
+    run(worker)
+    bundle = (await aclient.schedule_many(topic, specs(1, 2), then=WHEN_ENDED)).bundle or ""
+    shard = Keys(settings.prefix).shard(topic, 0)
+    with Redis.from_url(url) as raw:
+        await until(lambda: raw.hlen(shard.bundles) == 2)  # its two members: the bundle itself is over
+        assert known(await aclient.bundle(bundle)).dead == 2
+        assert await aclient.dead.purge(topic, all=True) == 2
+        assert raw.hgetall(shard.bundles) == {}

@@ -61,7 +61,8 @@ local function count_ends(bundles, outgoing, near, ends)
       becomes, dead_in = moved(what, stands, tonumber(dead_in))
       if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
       if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
-      values[field] = totals and (becomes == LEFT or becomes == DEAD) and becomes .. dead_in .. rest
+      local stays = totals and (becomes == LEFT or becomes == DEAD)
+      values[field] = stays and becomes .. dead_in .. rest or false -- and not nil, which would leave it there
     end
   end
   local kept, gone = {}, {}
