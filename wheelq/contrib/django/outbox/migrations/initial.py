@@ -8,4 +8,5 @@ from wheelq.contrib.django.outbox.writing import drop_tables, make_tables
 class Migration(migrations.Migration):
     """No model stands for the tables: only wheelq reads and writes them."""
 
-    operations = (migrations.RunPython(make_tables, drop_tables),)
+    # MariaDB and MySQL make no table inside of a transaction.
+    operations = (migrations.RunPython(make_tables, drop_tables, atomic=False),)
