@@ -313,6 +313,24 @@ async def test_the_same_request_with_an_idempotency_key_gets_the_same_answer(htt
     assert (await aclient.topics())[0].waiting == 0
 
 
+async def test_a_bulk_request_that_found_the_topic_full_may_be_repeated_with_its_idempotency_key(
+    http: Http, aclient: AsyncClient
+) -> None:
+    """It was told to try again, and then got the stored refusal for a day."""
+    await aclient.configure("orders", max_pending=1)
+    await aclient.schedule("orders", key="first", delay=60)
+
+    async def made() -> int:
+        body = {"jobs": [{"delay": 60, "id": "second"}]}
+        answer = await http.post("/v1/topics/orders/bulk", json=body, headers={"idempotency-key": "k-1"})
+        return int(answer.json()["made"])
+
+    assert await made() == 0
+    await aclient.cancel("orders", "first")
+    assert [await made(), await made()] == [1, 1]
+    assert (await aclient.topics())[0].waiting == 1
+
+
 async def test_at_the_same_time_too(http: Http, aclient: AsyncClient) -> None:
     key = {"idempotency-key": "k-1"}
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}, headers=key) for _ in range(8)))

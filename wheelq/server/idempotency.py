@@ -81,6 +81,7 @@ def life_of(id: str | None, place: int = 0) -> bytes | None:
 
 
 def _is_definite(answer: dict[str, Any]) -> bool:
-    """Whether a repeated request would get the same answer: no job's outcome is unknown."""
+    """Whether a repeated request would get the same answer: no job's outcome is unknown, none was told to try again."""
     problems_of_jobs = (outcome.get("problem", {}) for outcome in answer.get("outcomes", ()))
-    return not any(problem.get("status", 0) >= 500 for problem in problems_of_jobs)
+    statuses = [problem.get("status", 0) for problem in problems_of_jobs]
+    return not any(status == problems.TOPIC_FULL.status or status >= 500 for status in statuses)
