@@ -201,6 +201,7 @@ async def job(visit: Visit) -> Response:
     id = visit.query.needed("id")
     info = await _get(visit, id, visit.query.get("partition_key"))
     now_ms = await visit.now_ms()
+    may_read_bundle = visit.may(Verb.READ, (info.bundle or "").partition(":")[0])
     return visit.page(
         "job.html",
         topic=visit.topic,
@@ -208,7 +209,8 @@ async def job(visit: Visit) -> Response:
         now_ms=now_ms,
         steps=_steps(info, now_ms),
         delays=_delays(info),
-        bundle=await visit.service.client.bundle(info.bundle) if info.bundle else None,
+        bundle=await visit.service.client.bundle(info.bundle) if info.bundle and may_read_bundle else None,
+        may_read_bundle=may_read_bundle,
         delays_of={name: _delays_of(info, group) for name, group in info.groups.items()},
         partition_key=visit.query.text("partition_key"),
         can_change=info.state is JobState.WAITING and visit.may(Verb.CHANGE, visit.topic),
