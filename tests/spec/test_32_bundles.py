@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -517,3 +518,27 @@ async def test_nothing_stays_of_members_that_were_dead_when_their_bundle_had_end
         assert known(await aclient.bundle(bundle)).dead == 2
         assert await aclient.dead.purge(topic, all=True) == 2
         assert raw.hgetall(shard.bundles) == {}
+
+
+async def test_a_topic_that_was_removed_and_is_used_again_has_members_left(
+    url: str, settings: Settings, scheduler: object, run: Run, make_worker: Callable[..., Worker], topic: str
+) -> None:
+    """Its report from its end was taken for one of its new members, and the follower was made before they had ended."""
+    soon = replace(settings, client=replace(settings.client, topics_ttl_ms=100))
+    async with AsyncClient.connect(url, soon) as client:
+        await client.configure("publish", keep_done_ms=KEEP_MS)
+        first = await client.schedule_many(topic, specs(1, delay=60), then=PUBLISH, close=False)
+        bundle = first.bundle or ""
+        await client.remove_topic(topic, force=True)
+        receipts = await client.schedule_many(topic, specs(2, 3, delay=60), bundle=bundle)
+        await client.close_bundle(bundle)
+        found = known(await client.bundle(bundle))
+        assert (found.state, found.members, found.cancelled, found.left) == (BundleState.CLOSED, 3, 1, 2)
+        for one in receipts:
+            await client.cancel(topic, one.id)
+
+        async def has_ended() -> bool:
+            ended = known(await client.bundle(bundle))
+            return (ended.state, ended.members, ended.cancelled) == (BundleState.ENDED, 3, 3)
+
+        await until(has_ended)

@@ -3,16 +3,23 @@
 -- KEYS: 1 bundles of the shard that keeps the bundle, 2 done
 -- ARGV: 1 bundle, 2 "all_done", "all_ended", or "" to make none, 3 its follower, packed, then the names of shards
 -- Returns: 1 noted, 0 it takes no members any more, -1 there is no such bundle.
--- A shard is noted before it gets members, so that whoever closes the bundle closes it there, too.
+-- A shard is noted before it gets members, so that whoever closes the bundle closes it there, too. A shard has reported to
+-- an open bundle only if its topic was removed. It begins anew then, and its report counts under a number that no shard has.
 local bundles, done, bundle, when = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local FIRST, SHARDS = 4, 4
+local FIRST, SHARDS, REMOVED = 4, 4, 1000000
 local home = home_of(bundles, bundle) or when ~= '' and {'open', when, ARGV[3]}
 if not home then return redis.call('HEXISTS', done, '\31bundle\31' .. bundle) == 1 and 0 or -1 end
 if home[1] ~= 'open' then return 0 end
 local known = {}
-for n = SHARDS, #home, 2 do known[home[n]] = true end
+for n = SHARDS, #home, 2 do known[home[n]] = n + 1 end
 for n = FIRST, #ARGV do
-  if not known[ARGV[n]] then home[#home + 1], home[#home + 2] = ARGV[n], '' end
+  local shard, at = ARGV[n], known[ARGV[n]]
+  if at and home[at] ~= '' then
+    home[#home + 1], home[#home + 2] = string.match(shard, '^.*:') .. REMOVED + #home, home[at]
+    home[at] = ''
+  elseif not at then
+    home[#home + 1], home[#home + 2] = shard, ''
+  end
 end
 keep_home(bundles, nil, nil, bundle, home)
 return 1
