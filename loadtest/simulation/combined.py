@@ -12,7 +12,7 @@ from random import Random
 from loadtest.simulation.faults import BACK_S, DEAD_S, Stage, Steps, fault, restart
 from loadtest.simulation.plan import WITH_OUTBOX
 
-TRAITS = ("leaving", "keeping")
+TRAITS = ("leaving", "keeping", "bundles")
 """The traits of these faults."""
 
 
@@ -41,10 +41,20 @@ def deliver_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
         yield random.uniform(0.005, 0.06)
 
 
-def _shake(stage: Stage, random: Random, names: Iterable[str]) -> None:
-    """Break some connections of these parts; half of them lose replies first."""
+@fault("report-shaken", 1, (1, 5), needs="bundles")
+def report_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
+    """Connections of producers and nodes break again and again, while members join bundles and are reported."""
+    stage.ledger.trouble("lost-replies", "", seconds, slack=1.5)
+    until = stage.world.now + seconds
+    while stage.world.now < until:
+        _shake(stage, random, [part.name for part in (*stage.fleet.producers, *stage.fleet.nodes)], deaf_s=0.03)
+        yield random.uniform(0.03, 0.15)
+
+
+def _shake(stage: Stage, random: Random, names: Iterable[str], deaf_s: float = 0.001) -> None:
+    """Break some connections of these parts; half of them lose replies first, for so many seconds."""
     for name in names:
         for link in stage.fleet.network.links_of(name):
             if random.random() < 0.3:
                 link.is_deaf = random.random() < 0.5
-                stage.world.after(0.001 if link.is_deaf else 0.0, link.reset)
+                stage.world.after(deaf_s if link.is_deaf else 0.0, link.reset)

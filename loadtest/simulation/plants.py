@@ -402,7 +402,8 @@ PLANTS: Mapping[str, Plant] = {
                 "  end"
             ),
         },
-        within=30,
+        first=28,
+        within=3,
         needs="bundle",
     ),
     "forgets-cancelled": Plant(
@@ -426,7 +427,7 @@ PLANTS: Mapping[str, Plant] = {
                 "redis.call('XACK', ready, group, entry)\nif bundles"
             )
         },
-        within=10,
+        within=15,
         needs="share",
     ),
     "permit-of-one-group": Plant(

@@ -15,7 +15,7 @@ from loadtest.simulation.story import Story
 EPOCH_S = 1_767_225_600.0
 """The time that correct clocks show at the beginning: 2026-01-01, in seconds since 1970."""
 
-MOST_EVENTS, MOST_EVENTS_A_SECOND = 150_000, 3_000
+MOST_EVENTS, MOST_EVENTS_A_SECOND = 250_000, 3_000
 """A normal run has 2,000 events a second, and up to 15,000 while the server refuses every command."""
 
 
