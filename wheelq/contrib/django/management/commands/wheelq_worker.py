@@ -54,13 +54,15 @@ class Command(BaseCommand):
         backend = task_backends[name]
         if not isinstance(backend, WheelqBackend):
             raise CommandError(f"TASKS[{name!r}] is not a wheelq backend, but {type(backend).__name__}")
-        if unknown := set(queues) - backend.queues:
+        if not (queues or backend.queues):
+            raise CommandError(f"--queue: name the queues, because TASKS[{name!r}] takes any (QUEUES is empty)")
+        if backend.queues and (unknown := set(queues) - backend.queues):
             raise CommandError(f"--queue {', '.join(sorted(unknown))}: TASKS[{name!r}] has {sorted(backend.queues)}")
         if options["concurrency"] is not None and options["concurrency"] < 1:
             raise CommandError("--concurrency: must be at least 1")
         if backend.parsed.outbox is True:  # else a courier, which does not know what is to be kept, would make them
             with suppress(ServerError):
-                for queue in backend.queues:
+                for queue in queues or backend.queues:
                     backend.client.configure(queue)
         try:
             asyncio.run(self._run(backend, queues, options["concurrency"], options["with_scheduler"]))
