@@ -9,6 +9,7 @@ import pytest
 
 from tests.spec.conftest import known
 from wheelq import CancelOutcome, Client, RescheduleOutcome, RunNowOutcome
+from wheelq.errors import InvalidInput
 
 
 def test_a_waiting_job_can_be_cancelled(client: Client, topic: str) -> None:
@@ -86,3 +87,12 @@ def test_outcomes_are_also_plain_words() -> None:
     assert [*CancelOutcome] == ["cancelled", "cancelling", "running", "not_found"]
     assert [*RescheduleOutcome] == ["rescheduled", "running", "changed", "not_found"]
     assert [*RunNowOutcome] == ["promoted", "paused", "held_back", "running", "not_found"]
+
+
+@pytest.mark.parametrize("wrong", ["", "abc", True, 1.5])
+def test_a_wrong_expected_due_time_moves_nothing(client: Client, topic: str, wrong: object) -> None:
+    """An empty text moved the job whatever its due time was."""
+    due_ms = client.schedule(topic, key="a", delay=60).due_ms
+    with pytest.raises(InvalidInput, match="if_due_ms: must be a whole number"):
+        client.reschedule(topic, "a", delay=90, if_due_ms=wrong)  # type: ignore[arg-type]
+    assert known(client.get(topic, "a")).due_ms == due_ms

@@ -144,6 +144,12 @@ def test_saying_the_same_again_changes_nothing(client: Client) -> None:
     assert first.next > datetime.now(UTC)
 
 
+def test_a_recurring_job_cannot_expire_at_one_moment(client: Client, topic: str) -> None:
+    """It was taken, and dropped every occurrence after that moment without a word."""
+    with pytest.raises(InvalidInput, match="expires: must be seconds or a timedelta"):
+        client.recurring.put("tick", topic, every=60, expires=datetime(2030, 1, 1, tzinfo=UTC))  # type: ignore[arg-type]
+
+
 def test_expires_is_part_of_a_recurring_job(client: Client) -> None:
     client.recurring.put("reports", "nightly", every=3600, expires=600)
     assert client.recurring.put("reports", "nightly", every=3600, expires=600).outcome is RecurringOutcome.UNCHANGED

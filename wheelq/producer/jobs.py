@@ -43,6 +43,8 @@ class Jobs:
     ) -> Operation[RescheduleOutcome]:
         """RESCHEDULED, RUNNING, CHANGED or NOT_FOUND."""
         due = due_argument(delay, at, self._clock.wall_ms(), self._max_delay_ms)
+        if if_due_ms is not None and type(if_due_ms) is not int:
+            raise InvalidInput("if_due_ms", f"must be a whole number of milliseconds, not {if_due_ms!r:.60}")
         call = partial(producer.reschedule, id=id, due=due, if_due_ms=if_due_ms)
         return self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
 

@@ -8,11 +8,11 @@ change was already made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from wheelq.base.ids import make_id
-from wheelq.errors import RecurringUnreadable, TopicFull
+from wheelq.errors import InvalidInput, RecurringUnreadable, TopicFull
 from wheelq.model.checks import check_new_id, check_topic, expiry, limits, shifted
 from wheelq.model.job import Payload, Priority, Receipt
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, RecurringReceipt, Rule, check_name
@@ -67,6 +67,10 @@ class Recurrences:
         check_topic(topic)
         check_new_id(check_name(name), "name")
         shifted("+0", name, priority, None, self._max_delay_ms)  # refuses an invalid priority
+        if isinstance(expires, datetime):
+            raise InvalidInput(
+                "expires", "must be seconds or a timedelta after each due time; see end for the last one"
+            )
         expiring = None if expires is None else expiry(expires, self._max_delay_ms)
         parts = codec.Parts(None, None, *limits(attempts, timeout))
         record = codec.encode(payload, headers, self._payload_max_bytes, parts, expiring, codec.NO_LIFE)
