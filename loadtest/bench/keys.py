@@ -1,7 +1,7 @@
 """Limits per key: what they cost a topic in which no key is at its limit, and what a key with a backlog costs others.
 
     cost     1,300 jobs a second of 10,000 keys, with `key_concurrency=1` and without limits, in turns
-    crowd    100,000 jobs of one key fall due at one instant, with `key_concurrency=1`; when all but one are held back,
+    crowd    100,000 jobs of one key fall due at one instant, with `key_concurrency=1`; when 95 % are held back,
              5,000 jobs a second of 10,000 other keys beside them
 
 The pauses of the key with the backlog are those between the starts of two of its jobs, whose handlers do nothing, while
@@ -30,7 +30,7 @@ KEYS = 10_000
 CROWD_RATE = 5_000
 ONE_AT_A_TIME = TopicSettings(key_concurrency=1)
 HELD_BACK = 0.95
-"""The share of a backlog that is held back when it is set aside: meanwhile some of its jobs have run."""
+"""A backlog is set aside when this share of it is held back; some of its jobs run meanwhile."""
 LOOK_S = 0.02
 
 
@@ -81,7 +81,7 @@ def of_keys(specs: list[JobSpec]) -> list[JobSpec]:
 
 class _Crowd(NamedTuple):
     aside_ms: float
-    """From the due time of the backlog until all of it but one job is held back."""
+    """From the due time of the backlog until the share `HELD_BACK` of it is held back."""
     others_p99_ms: float
     """The lateness of the other keys."""
     pauses_ms: Sequence[float]

@@ -129,7 +129,7 @@ def now_ms() -> float:
 
 
 def _processor_s(pid: int) -> float:
-    """Of all its threads, and of its children that have ended."""
+    """Returns the processor time of a process: that of its threads and of its ended children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 

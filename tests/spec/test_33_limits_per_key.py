@@ -205,7 +205,7 @@ async def test_a_range_without_a_beginning_has_an_end_although_jobs_are_held_bac
     if change == "cancel":
         changed = await aclient.cancel_due(topic, until=begin + HOUR, rounds=5)
     else:
-        changed = await aclient.reschedule_due(topic, until=begin + HOUR, by=7_200, rounds=5)
+        changed = await aclient.reschedule_due(topic, until=begin + HOUR, delay=7_200, rounds=5)
     assert (changed.jobs, changed.is_done) == (5, True)
     assert (await aclient.topic(topic)).held_back == 0
 

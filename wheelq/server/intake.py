@@ -62,7 +62,7 @@ class Intake:
                 raise InvalidInput("on_dead", error.problem) from error
 
     async def admit(self, topic: str, target: Any, on_dead: str | None, caller: Caller) -> None:
-        """Call this before scheduling a job. Raises: InvalidInput, Problem and the server's errors; then do not."""
+        """Call this before scheduling a job. Raises: InvalidInput, Problem, errors of Redis; then do not schedule."""
         self.check_on_dead(on_dead, caller)
         if target is not None:
             self.check(target)

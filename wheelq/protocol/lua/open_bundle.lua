@@ -3,8 +3,9 @@
 -- KEYS: 1 bundles of the shard that keeps the bundle, 2 done
 -- ARGV: 1 bundle, 2 "all_done", "all_ended", or "" to make none, 3 its follower, packed, then the names of shards
 -- Returns: 1 noted, 0 it takes no members any more, -1 there is no such bundle.
--- A shard is noted before it gets members, so that whoever closes the bundle closes it there, too. A shard has reported to
--- an open bundle only if its topic was removed. It begins anew then, and its report counts under a number that no shard has.
+-- A shard is noted before it gets members, so that whoever closes the bundle closes it there, too. Only the removal of its
+-- topic makes a shard report to an open bundle. If the topic is used again, the home keeps that report under a shard number
+-- that does not exist, and the shard will send another.
 local bundles, done, bundle, when = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local FIRST, SHARDS, REMOVED = 4, 4, 1000000
 local home = home_of(bundles, bundle) or when ~= '' and {'open', when, ARGV[3]}
