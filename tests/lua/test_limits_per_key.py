@@ -333,6 +333,23 @@ def test_a_range_of_due_times_finds_those_held_back_page_by_page(
     assert len(parts) >= 4
 
 
+def test_a_job_that_is_held_back_after_it_was_moved_is_not_moved_again(shard: Shard) -> None:
+    keyed = Keyed(shard, 1)
+    keyed.wait("ann", "a0", "a1")
+    keyed.sweep()
+    assert keyed.held() == ["a1"]
+    keyed.wait("ann", "a2", due=-9_000)
+    due = bulk.DueRange.of(0, shard.now_ms() + 60_000)
+    assert not shard.send(bulk.move(shard.keys, "m", due, "", 5_000)).is_all  # those held back come next
+    moved_to = shard.redis.zscore(shard.keys.delayed, "a2")
+    shard.wait_until(moved_to)
+    keyed.sweep()
+    assert keyed.held() == ["a1", "a2"]
+    part = shard.send(bulk.move(shard.keys, "m", due, "", 5_000))
+    assert (part.is_all, part.jobs) == (True, 2)
+    assert shard.redis.zscore(shard.keys.delayed, "a2") == HELD + moved_to
+
+
 def test_a_job_that_is_run_now_takes_a_permit_or_goes_first(shard: Shard) -> None:
     keyed = Keyed(shard, 1)
     shard.make_group("g")

@@ -210,6 +210,33 @@ async def test_a_range_without_a_beginning_has_an_end_although_jobs_are_held_bac
     assert (await aclient.topic(topic)).held_back == 0
 
 
+async def test_jobs_that_are_held_back_are_listed_in_due_order_with_all_others(
+    aclient: AsyncClient, scheduler: Scheduler, worker: Worker, gate: Gate, topic: str, run: Run
+) -> None:
+    await aclient.configure(topic, key_concurrency=1)
+    run(worker)
+    await aclient.schedule(topic, key="a0", delay=0, partition_key="ann")
+    await have_started(gate, "a0")
+    for id in ("a1", "a2", "a3"):
+        await aclient.schedule(topic, key=id, delay=0, partition_key="ann", priority="low" if id == "a2" else "normal")
+    await aclient.schedule(topic, key="later", delay=1_800, partition_key="ann")
+    await are_held(aclient, topic, 3)
+    expected = ["a1", "a2", "a3", "later"]
+    for limit in (1, 2, 3):
+        found, cursor = [], None
+        while page := await aclient.waiting(topic, limit=limit, cursor=cursor):
+            found += [job.id for job in page.jobs]
+            if (cursor := page.cursor) is None:
+                break
+        assert found == expected
+    listed, cursor = [], None
+    while page := await aclient.jobs(topic, state="waiting", limit=2, cursor=cursor):
+        listed += [job.id for job in page.jobs]
+        if (cursor := page.cursor) is None:
+            break
+    assert listed == expected
+
+
 async def test_a_retry_in_its_pause_has_no_permit_and_asks_for_one_when_it_is_due(
     aclient: AsyncClient, scheduler: Scheduler, worker: Worker, topic: str, run: Run
 ) -> None:

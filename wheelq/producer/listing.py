@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_id, check_limit, moment_ms
@@ -27,6 +27,7 @@ from wheelq.protocol.calls.bulk import DueRange
 from wheelq.protocol.calls.producer import HALF_MS
 from wheelq.protocol.calls.state import Score
 from wheelq.protocol.keys import ShardKeys, raw_member
+from wheelq.protocol.scores import unheld
 
 CURSOR_PATTERN = r"-?[0-9]{1,14}\.[0-9]{2}~(?:[0-9a-f]{2}){1,600}|[1-9][0-9]{0,12}-[0-9]{1,10}:[0-9]{1,4}"
 WITH_ERRORS = (JobState.RETRYING, JobState.DEAD)
@@ -101,7 +102,7 @@ def _state(state: JobState | str) -> JobState:
 def _due(shards: Sequence[ShardKeys], state: JobState, where: DeadFilter, cursor: str | None) -> Operation[_Found]:
     behind = Score((where.since_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
     bands = DueRange.of(where.since_ms, where.until_ms).bands(behind.score)
-    asked = [(Score(band.since, behind.member if n == 0 else b""), band.until) for n, band in enumerate(bands)]
+    asked = [(Score(band.since, behind.member), band.until) for band in bands]
     parts = yield from ask_all(calls.due(shard, state, *band) for shard in shards for band in asked)
     return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
 
@@ -190,31 +191,11 @@ def _score(cursor: str) -> Score:
     found = _PLACE.fullmatch(cursor) if isinstance(cursor, str) else None
     if found is None:
         raise InvalidInput("cursor", f"{cursor!r:.60} is not a cursor: pass the previous page's")
-    return Score(float(found[1]), bytes.fromhex(found[2]))
+    return Score(unheld(float(found[1])), bytes.fromhex(found[2]))
 
 
 def _cursor(place: Score | Position) -> str:
     return f"{place.score:.2f}~{place.member.hex()}" if isinstance(place, Score) else str(place)
-
-
-DUE_CURSOR_PATTERN = r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})"
-
-
-class _Cursor(NamedTuple):
-    """Where a page ends: the score and the member of its last job."""
-
-    score: float
-    member: bytes
-
-    def __str__(self) -> str:
-        return f"{self.score:.2f}~{self.member.hex()}"
-
-    @classmethod
-    def parse(cls, cursor: str) -> _Cursor:
-        found = re.fullmatch(DUE_CURSOR_PATTERN, cursor) if isinstance(cursor, str) else None
-        if found is None:
-            raise InvalidInput("cursor", f"{cursor!r:.60} is not a cursor: pass the previous page's")
-        return cls(float(found[1]), bytes.fromhex(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +210,15 @@ class Browse:
         """Returns one page. Each shard is asked for a whole page. Raises: TopicNotFound, InvalidInput."""
         check_limit(limit)
         from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
-        begin = _Cursor.parse(cursor) if cursor is not None else _Cursor((from_ms or 0) - producer.HALF_MS, b"")
+        begin = Score((from_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
         bands = DueRange.of(from_ms, to_ms).bands(begin.score)
         shards = yield from self.topics.shards(topic)
         asked = [
-            producer.waiting(keys, band.since, band.until, begin.member if n == 0 else b"", limit)
-            for keys in shards
-            for n, band in enumerate(bands)
+            producer.waiting(keys, band.since, band.until, begin.member, limit) for keys in shards for band in bands
         ]
-        found = [job for part in (yield from ask_all(asked)) for job in part]
-        found.sort(key=lambda job: (job.score, raw_member(job.member)))
+        parts = yield from ask_all(asked)
+        found = [(Score(unheld(job.score), raw_member(job.member)), job) for part in parts for job in part]
+        found.sort(key=lambda item: item[0])
         page = found[:limit]
-        more = len(page) == limit
-        jobs = [WaitingJob(job.id, job.due_ms, job.group) for job in page]
-        return WaitingPage(jobs, str(_Cursor(page[-1].score, raw_member(page[-1].member))) if more else None)
+        jobs = [WaitingJob(job.id, job.due_ms, job.group) for _, job in page]
+        return WaitingPage(jobs, _cursor(page[-1][0]) if len(page) == limit else None)

@@ -21,3 +21,8 @@ def due_ms(score: bytes) -> int:
 def is_held_back(score: bytes) -> bool:
     """Whether a member's score says that the job is held back because its key is at its limit."""
     return HELD <= float(score) < 2 * HELD
+
+
+def unheld(score: float) -> float:
+    """Returns the score that a job would have if it were not held back."""
+    return round(score - HELD, 2) if HELD <= score < 2 * HELD else score

@@ -34,12 +34,9 @@ class DueRange(NamedTuple):
         return cls((since_ms or 0) - HALF_MS, _END if until_ms is None else until_ms - HALF_MS)
 
     def bands(self, behind: float | None = None) -> list[DueRange]:
-        """Returns the scores of its jobs, those of jobs that are held back last, and only what is from `behind` on."""
-        until = min(self.until, HELD - 1)
-        waiting, held = DueRange(self.since, until), DueRange(self.since + HELD, until + HELD)
-        if behind is None:
-            return [waiting, held]
-        return [held._replace(since=behind)] if behind >= HELD - 1 else [waiting._replace(since=behind), held]
+        """Returns the scores of its jobs and of those held back; with `behind`, only what is from there on."""
+        since, until = self.since if behind is None else behind, min(self.until, HELD - 1)
+        return [DueRange(since, until), DueRange(since + HELD, until + HELD)]
 
 
 class BulkPart(NamedTuple):

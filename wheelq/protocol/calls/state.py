@@ -395,7 +395,7 @@ def _rows(reply: Sequence[Any], first: int, width: int) -> list[Sequence[Any]]:
 
 
 def _looked_to(reply: Sequence[bytes]) -> tuple[Score | None, list[Sequence[bytes]]]:
-    return Score(float(reply[0]), reply[1]) if reply[0] else None, _rows(reply, 2, 3)
+    return Score(scores.unheld(float(reply[0])), reply[1]) if reply[0] else None, _rows(reply, 2, 3)
 
 
 def _position(keys: ShardKeys, looked_to: bytes) -> Position | None:
@@ -406,7 +406,7 @@ def _due(which: JobState, member: bytes, score: bytes, packed: bytes) -> tuple[S
     job = WaitingMember(member_of(member), float(score))
     record = _record(packed) or codec.Record(1, None, {})
     listed = ListedJob(job.id, which, job.due_ms, job.due_ms, job.group, record.attempt, error=record.last_error)
-    return Score(job.score, member), listed
+    return Score(scores.unheld(job.score), member), listed
 
 
 def _done(id: bytes, score: bytes, packed: bytes) -> tuple[Score, ListedJob]:

@@ -7,7 +7,8 @@
 -- Returns: {1 if that was all, moved so far}.
 -- The progress is stored under the name and moves in the same step, so a repeated call continues where the last one
 -- ended, and moves each job once. The script starts at the end of the range from which it cannot meet a job again at its
--- new place. It decides whether a job is promoted or moved: see `reschedule`. A retry stays where it is.
+-- new place. A job that it moved, and that was held back for its key since then, is due after the first call. It decides
+-- whether a job is promoted or moved: see `reschedule`. A retry stays where it is.
 local delayed, horizon, replays = KEYS[1], KEYS[2], KEYS[3]
 local near, name, from, to, target, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local limit, keep_ms = tonumber(ARGV[7]), ARGV[8]
@@ -17,10 +18,11 @@ if score == 'end' then return {1, moved} end
 local members, scores, is_all, next_place = stretch_due(delayed, from, to, score, member, limit, target == '' and by > 0)
 local last, changes, hints = loaded_to(horizon), {}, {}
 for n, id in ipairs(members) do
-  local stands = due_of(scores[n])
+  local stands, its = due_of(scores[n]), tonumber(scores[n])
+  local is_again = target == '' and is_held(its) and stands >= fixed
   local due = target == '' and math.min(math.max(stands + by, fixed), LAST_MS) or fixed
-  if due ~= stands and not string.find(id, '\31', 1, true) then
-    changes[#changes + 1], changes[#changes + 2] = score_of(due, unheld(tonumber(scores[n])) - stands), id -- of the same priority
+  if due ~= stands and not is_again and not string.find(id, '\31', 1, true) then
+    changes[#changes + 1], changes[#changes + 2] = score_of(due, unheld(its) - stands), id -- of the same priority
     moved = moved + 1
     if due <= last then hints[#hints + 1] = string.format('%.0f %s', due, id) end
   end
