@@ -192,7 +192,7 @@ def test_a_rate_says_when_the_next_of_a_key_may_go_and_is_kept_in_the_shard(shar
     assert keyed.swept.keys is not None
     [(key, at_ms)] = keyed.swept.keys.later
     assert key == f"{KEY_MARK}ann"
-    assert 0 < at_ms - keyed.swept.server_us // 1_000 <= 50 + 1
+    assert 450 <= at_ms - keyed.swept.server_us // 1_000 <= 450 + 1
     shard.redis.delete(shard.keys.lease)  # another leader
     promoted = ["a1"]
     moments = [keyed.swept.server_us]
@@ -201,7 +201,7 @@ def test_a_rate_says_when_the_next_of_a_key_may_go_and_is_kept_in_the_shard(shar
             promoted += found
             moments.append(keyed.swept.server_us)
     assert promoted == ["a1", "a2", "a3"]
-    assert moments[-1] - moments[0] >= 540_000
+    assert moments[-1] - moments[0] >= 950_000
     assert shard.redis.exists(shard.keys.permits) == 0
 
 

@@ -65,10 +65,11 @@ end
 -- many us the second may come too soon}; nil if there are none. No second has more than rate + 1 promotions.
 -- limits_in(terms): the same from a topic's terms.
 -- key_of(record): the partition key of a job; nil if it has none, or none that any client makes.
+local LATE_US = 50000 -- a late promotion of a key does not slow its rate, as long as it is not later than this
 local function limits_of(most, rate)
   if most == 0 and not (rate > 0) then return nil end
   local interval = rate > 0 and math.min(math.ceil(1000000 / rate), 2 ^ 53) or 0 -- an infinite one would limit nothing
-  return {most, interval, math.floor(0.9 * (1 - rate % 1) * interval)}
+  return {most, interval, math.min(math.floor(0.9 * (1 - rate % 1) * interval), LATE_US)}
 end
 local function limits_in(terms)
   local most, rate = string.match(terms, '^%d+ %d+ %a+ %S+ %d+ (%d+) (%S+)$')
