@@ -47,6 +47,33 @@ def test_a_job_runs_at_its_due_time_and_not_before(wheelq: WheelqTest) -> None:
     wheelq.assert_nothing_waits()
 
 
+def test_a_key_at_its_rate_holds_up_only_its_own_jobs_and_those_no_longer_than_it_says(wheelq: WheelqTest) -> None:
+    wheelq.worker.handler("mail")(lambda job: None)
+    wheelq.client.configure("mail", key_rate=0.1)
+    for n in range(3):
+        wheelq.client.schedule("mail", key=f"a{n}", delay=1, partition_key="ann")
+    for delay in (2, 5, 12, 700):
+        wheelq.client.schedule("mail", key=f"after {delay} s", delay=delay)
+    start = wheelq.now.timestamp()
+    ran = {run.job.id: round(run.at.timestamp() - start, 1) for run in wheelq.advance(3_600)}
+    assert {n: ran[f"after {n} s"] for n in (2, 5, 12, 700)} == {n: float(n) for n in (2, 5, 12, 700)}
+    assert [ran[f"a{n}"] for n in range(3)] == pytest.approx([1, 11, 21], abs=0.1)
+
+
+def test_a_key_at_its_limit_holds_up_no_other_job(wheelq: WheelqTest) -> None:
+    """The first job of the key stays in a group that has no worker here."""
+    wheelq.worker.handler("mail")(lambda job: None)
+    wheelq.client.configure("mail", key_concurrency=1)
+    wheelq.client.make_group("mail", "others")
+    for n in range(2):
+        wheelq.client.schedule("mail", key=f"a{n}", delay=1, partition_key="ann")
+    for delay in (5, 100, 1_000):
+        wheelq.client.schedule("mail", key=f"after {delay} s", delay=delay)
+    start = wheelq.now.timestamp()
+    ran = {run.job.id: run.at.timestamp() - start for run in wheelq.advance(3_600)}
+    assert ran == {"a0": 1, "after 5 s": 5, "after 100 s": 100, "after 1000 s": 1_000}
+
+
 def test_jobs_of_many_shards_run_at_one_moment(wheelq: WheelqTest) -> None:
     """No shard waits for the questions of others, because time stands still."""
     wheelq.worker.handler("orders")(lambda job: None)

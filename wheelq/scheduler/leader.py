@@ -134,6 +134,11 @@ class Leader:
         return min(busy_at, self._server.monotonic_at(near - self._settings.window_ms / 2))
 
     @property
+    def next_ms(self) -> int | None:
+        """When the first job of the wheel is due, or a key's rate allows its next one; None if neither is known."""
+        return self._wheel.next_due()
+
+    @property
     def may_rest(self) -> bool:
         """Whether there is no known work."""
         return not self._wheel and not self._is_behind and not self._limited

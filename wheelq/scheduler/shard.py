@@ -150,6 +150,11 @@ class Shard:
         return self.role is Role.LEADER or self.is_leading
 
     @property
+    def next_ms(self) -> int | None:
+        """When this node, as the leader, expects to promote next; None if it expects nothing."""
+        return self._leader.next_ms
+
+    @property
     def lateness(self) -> Lateness:
         """How late the jobs promoted here so far were."""
         return self._leader.lateness + self._standby.lateness

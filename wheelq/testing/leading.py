@@ -13,6 +13,7 @@ from wheelq.model.topic import Topic
 from wheelq.protocol import scores
 from wheelq.protocol.call import Call, command, together
 from wheelq.protocol.calls import outgoing, registry
+from wheelq.protocol.calls.producer import HALF_MS
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.outgoing import OutgoingFollowers
@@ -33,7 +34,9 @@ class _Held(NamedTuple):
     """A shard that has due jobs and does not promote them, because its topic is paused or shaped."""
 
     since_ms: int
+    rest_ms: int
     until_ms: int
+    """When to look at it again: after the rest, or earlier because another of its jobs is expected."""
 
 
 class _AtOnce(Gathering):
@@ -124,16 +127,19 @@ class Leading:
         while rest <= 0:
             rest = await shard.step()
         promoted = shard.promoted - before
-        self._hold(keys, math.ceil(rest * 1000), has_promoted=promoted > 0)
+        expected = (shard.next_ms, await self._transport.send(_first_after(keys, self._clock.wall_ms())))
+        self._hold(keys, math.ceil(rest * 1000), expected, has_promoted=promoted > 0)
         return promoted
 
-    def _hold(self, keys: ShardKeys, rest_ms: int, *, has_promoted: bool) -> None:
-        """Note when to look at a shard's due jobs again; less and less often while none is promoted."""
+    def _hold(self, keys: ShardKeys, rest_ms: int, expected: Sequence[int | None], *, has_promoted: bool) -> None:
+        """Note when to look at a shard's due jobs again: when others are expected, else ever more rarely."""
         now_ms = self._clock.wall_ms()
         held = self._held.get(keys)
         if held is not None and now_ms > held.since_ms and not has_promoted:
-            rest_ms = max(rest_ms, 2 * (held.until_ms - held.since_ms))
-        self._held[keys] = _Held(now_ms, now_ms + max(1, rest_ms))
+            rest_ms = max(rest_ms, 2 * held.rest_ms)
+        rest_ms = max(1, rest_ms)
+        until_ms = min([now_ms + rest_ms, *(ms for ms in expected if ms is not None and ms > now_ms)])
+        self._held[keys] = _Held(now_ms, rest_ms, until_ms)
 
 
 def all_shards(transport: Transport, keys: Keys) -> list[ShardKeys]:
@@ -160,6 +166,17 @@ def _first_waiting(keys: ShardKeys) -> Call[int | None]:
 
     ends = (_end(keys.delayed, 0), _end(keys.delayed, -1))
     return together(ends, read)
+
+
+def _first_after(keys: ShardKeys, now_ms: int) -> Call[int | None]:
+    """Returns the call for when the first job is due that is not due yet."""
+
+    def read(reply: list[bytes]) -> int | None:
+        return scores.due_ms(reply[1]) if reply else None
+
+    bounds = (f"({now_ms + HALF_MS}", f"({scores.HELD}")
+    args = (keys.delayed, *bounds, "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+    return command("ZRANGE", *args, read=read, key=keys.delayed)
 
 
 def _end(key: str, place: int) -> Call[list[bytes]]:
