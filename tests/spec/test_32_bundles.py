@@ -25,7 +25,8 @@ from wheelq import (
     Settings,
     Worker,
 )
-from wheelq.errors import BundleClosed, BundleNotFound, DuplicateJob, InvalidInput, InvalidJob
+from wheelq.errors import BundleClosed, BundleNotFound, DuplicateJob, InvalidInput, InvalidJob, Refused
+from wheelq.protocol.calls.bundles import keeping
 from wheelq.protocol.keys import Keys
 from wheelq.testing import WheelqTest
 
@@ -542,3 +543,23 @@ async def test_a_topic_that_was_removed_and_is_used_again_has_members_left(
             return (ended.state, ended.members, ended.cancelled) == (BundleState.ENDED, 3, 3)
 
         await until(has_ended)
+
+
+async def test_a_topic_whose_bundle_cannot_end_is_removed_later(url: str, settings: Settings, topic: str) -> None:
+    """The report of its members found no room for the follower, and was lost: the bundle would never have ended."""
+    soon = replace(settings, client=replace(settings.client, topics_ttl_ms=100))
+    async with AsyncClient.connect(url, soon) as client:
+        bundle = (await client.schedule_many(topic, specs(1, 2, delay=60), then=PUBLISH)).bundle or ""
+        outgoing = keeping(Keys(settings.prefix), bundle).outgoing
+        with Redis.from_url(url) as raw:
+            with raw.pipeline() as many:
+                for _ in range(10_000):
+                    many.xadd(outgoing, {"topic": "x"})
+                many.execute()
+            with pytest.raises(Refused, match=f"follower of bundle {bundle}: remove the topic again"):
+                await client.remove_topic(topic, force=True)
+            assert known(await client.bundle(bundle)).state is BundleState.CLOSED
+            raw.delete(outgoing)
+            await client.remove_topic(topic, force=True)
+            assert raw.xlen(outgoing) == 1
+        assert known(await client.bundle(bundle)).state is BundleState.ENDED

@@ -19,6 +19,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import InUse
 from wheelq.model.checks import check_id
 from wheelq.model.topic import REMOVING, Group
+from wheelq.producer.bundles import no_room
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
@@ -132,7 +133,7 @@ class Groups:
                 return
 
     def _leave_bundles(self, shard: ShardKeys) -> Operation[None]:
-        """Reports that no member of any bundle is left in a shard, which is about to be deleted."""
+        """Reports that no member of any bundle is left in a shard, which is about to be deleted. Raises: Refused."""
         cursor, is_all = "0", False
         while not is_all:
             cursor, found = yield from ask(bundles.all_totals(shard, cursor))
@@ -140,9 +141,10 @@ class Groups:
             for bundle, one in found.items():
                 version = yield from ask(server_time_us(shard.counts))
                 last = Totals(one.members, one.done, 0, one.members - one.done, max(version, one.version + 1))
-                yield from ask(
-                    bundles.tally(bundles.keeping(self._keys, bundle), bundle, [bundles.report(shard, last)])
-                )
+                keeper = bundles.keeping(self._keys, bundle)
+                tallied = yield from ask(bundles.tally(keeper, bundle, [bundles.report(shard, last)]))
+                if tallied.is_full:
+                    raise no_room(keeper, bundle, "remove the topic again when its schedulers have carried some")
 
     def _drop(self, shards: Sequence[ShardKeys], *, is_last: bool) -> Operation[None]:
         for shard in shards:
