@@ -55,6 +55,9 @@ from typing import Any
 
 from wheelq.base.plural import counted
 
+LONGEST_PROBLEM = 600
+"""Characters after which the text of InvalidInput is cut in the middle: it may show an argument of any length."""
+
 
 class WheelqError(Exception):
     """Something went wrong in wheelq."""
@@ -70,6 +73,8 @@ class InvalidInput(WheelqError, ValueError):
     """An argument is not acceptable; `field` names it and the message says how to correct it."""
 
     def __init__(self, field: str, problem: str) -> None:
+        if len(problem) > LONGEST_PROBLEM:
+            problem = f"{problem[: LONGEST_PROBLEM // 2]} … {problem[-LONGEST_PROBLEM // 2 :]}"
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem

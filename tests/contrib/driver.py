@@ -58,6 +58,10 @@ def enqueue_later(name, seconds, *args):
     return told(task.enqueue(*args))
 
 
+def enqueue_in(backend, queue, name, *args):
+    return told(getattr(tasks, name).using(backend=backend, queue_name=queue).enqueue(*args))
+
+
 def enqueue_async(name, *args):
     import asyncio
 
@@ -131,9 +135,12 @@ def refusals():
     return [
         refusal(lambda: tasks.add.using(priority=5)),
         refusal(lambda: tasks.add.using(queue_name="nowhere")),
+        refusal(lambda: tasks.add.using(backend="any", queue_name="no spaces")),
         refusal(lambda: tasks.add.enqueue(object())),
         refusal(lambda: tasks.add.get_result("nonsense")),
         refusal(lambda: tasks.add.get_result("default:unknown")),
+        refusal(lambda: tasks.add.get_result("no spaces:unknown")),
+        refusal(lambda: tasks.add.get_result("default:" + "x" * 300)),
         refusal(lambda: tasks.send.get_result(tasks.add.enqueue(1).id)),
         refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"max_attempt": 3}})),
         refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"max_attempts": 0}})),

@@ -690,6 +690,15 @@ class FormFields(HTMLParser):
             self.fields[self._name] = data.replace("\n", "\r\n")
 
 
+async def test_a_setting_that_may_be_empty_can_be_emptied(http: Http, shop: AsyncClient) -> None:
+    await shop.configure("orders", on_dead="deaths")
+    fields = FormFields("/topics/orders/settings", (await http.get("/topics/orders")).text).fields
+    assert fields["on_dead"] == "deaths"
+    answer = await http.post("/topics/orders/settings", data={**fields, "on_dead": ""}, headers={"origin": BASE})
+    assert (answer.status_code, _note(answer)) == (303, "Changed: on_dead.")
+    assert (await shop.settings_of("orders")).on_dead == ""
+
+
 async def test_a_form_changes_only_what_is_touched(http: Http, shop: AsyncClient) -> None:
     """However large or exact a number is, and whatever the payload."""
     payload = {"long": ["x" * 1_000] * 30, "lines": "a\nb", "no JSON": float("inf")}

@@ -150,6 +150,7 @@ WRONG_ARGUMENTS: dict[str, list[object]] = {
     "headers": [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}, "a", [("a", "b")], {"a": "\ud800"}, {"a": "x" * 70_000}],
     "partition_key": [42, b"a", "\ud800"],
     "on_duplicate": ["overwrite"],
+    "priority": ["urgent", ["high"], None],
 }
 
 
@@ -252,15 +253,33 @@ def test_a_foreign_entry_among_many_is_named_and_does_not_end_the_list(client: C
         *(("schedule_many", "jobs", jobs, "must be JobSpecs in a list") for jobs in (None, 5, JobSpec(delay=60))),
         *(("set_shards", "shards", n, "must be 1 to ") for n in (True, "4", 2.0, 1.5, None, 0, 10_001)),
         *(("wait", "timeout", seconds, "must be seconds") for seconds in ("5", True, math.nan)),
+        *(("wait", "group", group, "must be a non-empty string") for group in (["g"], "")),
+        *(("rerun", "group", group, "must be a non-empty string") for group in (["g"], "")),
+        *(("rerun", "rate", rate, "must be more than 0 jobs a second") for rate in ("x", 0)),
+        *(("rerun", "name", name, "must be a non-empty string") for name in (5, "")),
+        *((method, "progress", 5, "must be a function") for method in ("cancel_due", "reschedule_due")),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_named(
     client: Client, topic: str, method: str, argument: str, value: object, problem: str
 ) -> None:
     client.schedule(topic, delay=60)
-    job = {"id": "order-42"} if method == "wait" else {}
+    client.configure(topic, retention_ms=1)
+    since = datetime.now(UTC)
+    rest: dict[str, dict[str, Any]] = {
+        "wait": {"id": "order-42"},
+        "rerun": {"group": "g", "since": since},
+        "cancel_due": {"since": since},
+        "reschedule_due": {"since": since, "by": 1},
+    }
     with pytest.raises(InvalidInput, match=rf"^{argument}: {problem}"):
-        getattr(client, method)(topic, **job, **{argument: value})
+        getattr(client, method)(topic, **{**rest.get(method, {}), argument: value})
+
+
+def test_a_message_does_not_repeat_a_long_argument_whole(client: Client, topic: str) -> None:
+    error = refused(client, topic, priority="x" * 100_000)
+    assert len(str(error)) < 700
+    assert str(error).startswith("priority: must be high, normal, low, not 'xxx")
 
 
 @pytest.mark.parametrize("limit", ["5", True, 1.5, None, 0, 501])

@@ -271,6 +271,7 @@ def test_a_topic_that_was_never_used_has_no_dead_jobs(client: Client, topic: str
         ("since", lambda dead, topic: dead.list(topic, since=datetime(2030, 1, 1))),  # noqa: DTZ001
         ("dead_id", lambda dead, topic: dead.show(topic, "order-42")),
         ("rate", lambda dead, topic: dead.replay(topic, all=True, rate=0)),
+        ("rate", lambda dead, topic: dead.replay(topic, all=True, rate="x")),
         ("all", lambda dead, topic: dead.replay(topic, all=True, id="a")),
         ("all", lambda dead, topic: dead.purge(topic, all=True, group="mail")),
         ("group", lambda dead, topic: dead.purge(topic, group="")),

@@ -108,7 +108,7 @@ _SUFFIXES = {"high": "h", "normal": "", "low": "l"}
 
 def shifted(due: str, id: str, priority: str, spread: float | timedelta | None, max_delay_ms: int) -> str:
     """Add a job's spread and priority to its due argument, for the schedule script. Raises: InvalidInput."""
-    if priority not in _SUFFIXES:
+    if not isinstance(priority, str) or priority not in _SUFFIXES:
         raise InvalidInput("priority", f"must be {', '.join(_SUFFIXES)}, not {priority!r}")
     if spread is not None:
         # The high bits of the hash: the low bits choose the shard.

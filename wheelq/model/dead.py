@@ -196,6 +196,6 @@ def check_rate(rate: float | None) -> float:
     """Returns the milliseconds between two jobs at `rate` jobs a second; None is unlimited. Raises: InvalidInput."""
     if rate is None:
         return 0.0
-    if not 0.001 <= rate <= 1e6:  # catches NaN too
+    if not isinstance(rate, (int, float)) or not 0.001 <= rate <= 1e6:  # catches NaN too
         raise InvalidInput("rate", f"must be 0.001 to 1,000,000 jobs a second, not {rate!r}")
     return 1000 / rate

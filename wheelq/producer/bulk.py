@@ -91,6 +91,8 @@ class Bulk:
         report: Report | None,
     ) -> Operation[BulkProgress]:
         check_most(rounds, "rounds")
+        if report is not None and not callable(report):
+            raise InvalidInput("progress", f"must be a function that takes the progress, not {report!r}")
         left: Sequence[ShardKeys] = yield from self._topics.shards(topic)
         jobs: dict[ShardKeys, int] = {}
         while True:

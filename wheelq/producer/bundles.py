@@ -14,7 +14,7 @@ from typing import Any
 
 from wheelq.base.clock import Clock
 from wheelq.base.ids import make_id, make_tag
-from wheelq.errors import BundleNotFound, InvalidInput, NotReplicated, OutcomeUnknown, Refused, WheelqError
+from wheelq.errors import BundleNotFound, InvalidInput, NotReplicated, OutcomeUnknown, WheelqError
 from wheelq.model.bundle import Bundle, BundleState, Continuation, Receipts, check_bundle
 from wheelq.model.dead import DeadFilter, DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate
@@ -125,7 +125,7 @@ class Bundles:
         keeper = self._keeping(bundle)
         tallied = yield from ask_until_known(calls.tally(keeper, bundle, [report for _, report in reports]))
         if tallied.is_full:
-            raise no_room(keeper, bundle, "try again when its schedulers have carried some")
+            raise calls.no_room(keeper, bundle, "try again when its schedulers have carried some")
         return [calls.forget(shard, bundle, report, "", tallied.has_ended) for shard, report in reports]
 
     def cancel(self, bundle: str) -> Operation[int]:
@@ -185,8 +185,3 @@ class Bundles:
 
     def _keeping(self, bundle: str) -> ShardKeys:
         return calls.keeping(self._keys, bundle)
-
-
-def no_room(keeper: ShardKeys, bundle: str, remedy: str) -> Refused:
-    """Returns the error for a bundle that cannot end, because its shard has too many followers to carry."""
-    return Refused(f"{keeper.outgoing} has no room for the follower of bundle {bundle}: {remedy}")

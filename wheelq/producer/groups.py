@@ -19,7 +19,6 @@ from wheelq.base.plural import counted
 from wheelq.errors import InUse
 from wheelq.model.checks import check_id
 from wheelq.model.topic import REMOVING, Group
-from wheelq.producer.bundles import no_room
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
 from wheelq.producer.topics import Topics
@@ -144,7 +143,9 @@ class Groups:
                 keeper = bundles.keeping(self._keys, bundle)
                 tallied = yield from ask(bundles.tally(keeper, bundle, [bundles.report(shard, last)]))
                 if tallied.is_full:
-                    raise no_room(keeper, bundle, "remove the topic again when its schedulers have carried some")
+                    raise bundles.no_room(
+                        keeper, bundle, "remove the topic again when its schedulers have carried some"
+                    )
 
     def _drop(self, shards: Sequence[ShardKeys], *, is_last: bool) -> Operation[None]:
         for shard in shards:

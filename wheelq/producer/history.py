@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown
-from wheelq.model.checks import to_ms
+from wheelq.model.checks import check_id, to_ms
 from wheelq.model.topic import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, Stream, ask, wait
 from wheelq.producer.topics import Topics
@@ -47,13 +47,14 @@ def rerun(
     name: str | None,
 ) -> Operation[Rerun]:
     """Run again everything in the span, shard by shard. Raises: InvalidInput, TopicNotFound, OutcomeUnknown."""
-    if rate is not None and not rate > 0:
+    check_id(group, "group")
+    if rate is not None and (not isinstance(rate, (int, float)) or not rate > 0):
         raise InvalidInput("rate", f"must be more than 0 jobs a second, not {rate!r}")
     since_ms, until_ms = max(0, to_ms(since, "since")), None if until is None else max(0, to_ms(until, "until"))
     found = yield from topics.read_existing(topic)
     if not found.retention_ms:
         raise InvalidInput("topic", f"{topic!r} keeps no entries to run again: set its retention_ms")
-    name = name or make_id()
+    name = make_id() if name is None else check_id(name, "name")
     most = calls.RERUN_BATCH if rate is None else max(1, min(calls.RERUN_BATCH, int(rate)))
     parts = []
     for keys in (yield from topics.shards(topic)):

@@ -15,7 +15,7 @@ from typing import Any
 
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
-from wheelq.model.checks import check_topic, due_argument
+from wheelq.model.checks import check_id, check_topic, due_argument
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.producer.operation import Operation, Poll, ask, wait
@@ -105,6 +105,8 @@ def wait_for(
         isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout
     ):
         raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
+    if group is not None:
+        check_id(group, "group")
     topic, id, life = job.topic, job.id, job.life
     clock = SystemClock()
     ends_at = None if timeout is None else clock.monotonic() + timeout

@@ -29,6 +29,8 @@ from wheelq.errors import AWAY, InvalidInput
 from wheelq.model.checks import TOPIC_PATTERN
 from wheelq.protocol.calls import access as calls
 from wheelq.protocol.keys import Keys
+from wheelq.server import problems
+from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
 
 logger = logging.getLogger("wheelq.server")
@@ -159,6 +161,12 @@ class Caller:
     def may(self, verb: Verb, topic: str | None) -> bool:
         """Whether the caller may do this with the topic; None: with any topic."""
         return allows(self.scopes, verb, topic)
+
+    def check_may(self, verb: Verb, topic: str | None, field: str | None = None, why: str = "") -> None:
+        """Raises: Problem, unless the caller may do this with the topic, which `field` of the request names."""
+        if not self.may(verb, topic):
+            on = f"on topic {topic!r:.300}" if topic else "on any topic"
+            raise Problem(problems.NOT_ALLOWED, f"The key has no scope for {verb} {on}{why}.", field)
 
     @property
     def reads_all(self) -> bool:

@@ -12,9 +12,7 @@ from wheelq.callbacks.target import Target
 from wheelq.errors import InvalidInput
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
-from wheelq.server import problems
 from wheelq.server.access import Caller, Verb
-from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
 
 TRUSTED_S = 60.0
@@ -52,9 +50,8 @@ class Intake:
         the caller may not schedule jobs.
         """
         service, colon, path = (on_dead or "").partition(":")
-        if on_dead and not colon and not caller.may(Verb.SCHEDULE, on_dead):
-            what = f"The key has no scope for {Verb.SCHEDULE} on topic {on_dead!r:.300}."
-            raise Problem(problems.NOT_ALLOWED, what, "on_dead")
+        if on_dead and not colon:
+            caller.check_may(Verb.SCHEDULE, on_dead, "on_dead")
         if colon and self._services is not None:
             try:
                 Target(service, path).place(self._services)

@@ -198,12 +198,12 @@ class Service:
         wait_s = self.rates.wait_s(caller.id or address, self.clock.monotonic())
         if wait_s:
             raise Problem(problems.TOO_MANY, retry_after_s=wait_s)
-        _check_may(caller, verb, topic)
+        caller.check_may(verb, topic)
 
     async def admit_again(self, request: Request, verb: Verb, topic: str | None) -> None:
         """Checks the key of a request that has waited. Raises: Problem, if it no longer permits this; ServerError."""
         if self.needs_key:
-            _check_may(await self.caller_of(request), verb, topic)
+            (await self.caller_of(request)).check_may(verb, topic)
 
     async def caller_of(self, request: Request, without: str = "") -> Caller:
         """Returns the caller of a request. A request without a key counts as one with the key `without`, if given.
@@ -225,12 +225,6 @@ class Service:
             return caller
         what = "The API key is not known, has expired or was revoked." if token else ""
         raise Problem(problems.NO_KEY, what, more={"www-authenticate": "Bearer"})
-
-
-def _check_may(caller: Caller, verb: Verb, topic: str | None) -> None:
-    if not caller.may(verb, topic):
-        on = f"on topic {topic!r}" if topic else "on any topic"
-        raise Problem(problems.NOT_ALLOWED, f"The key has no scope for {verb} {on}.")
 
 
 def needs_key(settings: Settings) -> bool:

@@ -17,7 +17,9 @@ from wheelq.contrib.django.tasks import task_backends
 def rows():
     with connection.cursor() as cursor:
         cursor.execute("SELECT kind, topic, job_id, due, asked_us FROM wheelq_outbox ORDER BY seq")
-        return cursor.fetchall()
+        found = cursor.fetchall()
+    # MySQL has no text that is compared byte by byte, so names are bytes there.
+    return [tuple(one.decode() if isinstance(one, bytes) else one for one in row) for row in found]
 
 
 class OutboxCases(TransactionTestCase):
@@ -43,6 +45,10 @@ class OutboxCases(TransactionTestCase):
     def test_the_migration_can_be_undone_and_made_again(self):
         call_command("migrate", "wheelq_outbox", "zero", verbosity=0)
         self.assertNotIn("wheelq_outbox", connection.introspection.table_names())
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_proc WHERE proname = 'wheelq_outbox_notify'")
+                self.assertEqual(cursor.fetchone(), (0,))
         call_command("migrate", "wheelq_outbox", verbosity=0)
         self.assertEqual(rows(), [])
 

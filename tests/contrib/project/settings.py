@@ -14,5 +14,6 @@ WHEELQ = "wheelq.contrib.django.backend.WheelqBackend"
 TASKS = {
     "default": {"BACKEND": WHEELQ, "QUEUES": ["default", "mail"], "OPTIONS": {}},
     "patient": {"BACKEND": WHEELQ, "QUEUES": ["patient"], "OPTIONS": {"max_attempts": 3}},
+    "any": {"BACKEND": WHEELQ, "QUEUES": []},
     "careful": {"BACKEND": WHEELQ, "QUEUES": ["careful"], "OPTIONS": {"on_commit": True}},
 }

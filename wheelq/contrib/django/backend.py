@@ -18,7 +18,7 @@ from wheelq.base.clock import wall_ms
 from wheelq.client import Client
 from wheelq.contrib.django.payloads import change, new_result, new_result_id, payload_of, queue_and_id
 from wheelq.contrib.django.results import look_up
-from wheelq.contrib.django.tasks import BaseTaskBackend, Task, TaskResult, task_enqueued
+from wheelq.contrib.django.tasks import BaseTaskBackend, InvalidTaskError, Task, TaskResult, task_enqueued
 from wheelq.errors import InvalidInput, WheelqError
 from wheelq.model.checks import check_topic
 from wheelq.model.job import from_ms
@@ -108,6 +108,14 @@ class WheelqBackend(BaseTaskBackend):
     def client(self) -> Client:
         """The client that all threads of this process share. Raises: ConfigurationError."""
         return client_of(self.parsed)
+
+    def validate_task(self, task: Task) -> None:
+        """Raises: InvalidTaskError, also for the name of a queue that cannot be that of a topic."""
+        super().validate_task(task)
+        try:
+            check_topic(task.queue_name)
+        except InvalidInput as error:
+            raise InvalidTaskError(f"queue_name: {error.problem}") from error
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Schedule a job for the task. Raises: InvalidTaskError, ServerError, as `Client.schedule` does."""

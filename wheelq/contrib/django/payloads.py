@@ -16,6 +16,8 @@ from django.utils.module_loading import import_string
 
 from wheelq.base.ids import make_id
 from wheelq.contrib.django.tasks import InvalidTaskError, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from wheelq.errors import InvalidInput
+from wheelq.model.checks import check_id, check_topic
 from wheelq.model.job import from_ms
 
 SEPARATOR = ":"
@@ -47,9 +49,12 @@ def new_result(
 
 def queue_and_id(result_id: str) -> tuple[str, str]:
     """Returns the queue's topic and the job's id. Raises: TaskResultDoesNotExist."""
-    queue, separator, id = result_id.partition(SEPARATOR)
-    if not (queue and separator and id):
-        raise TaskResultDoesNotExist(result_id)
+    queue, _, id = result_id.partition(SEPARATOR)
+    try:
+        check_topic(queue)
+        check_id(id)
+    except InvalidInput as error:
+        raise TaskResultDoesNotExist(result_id) from error
     return queue, id
 
 

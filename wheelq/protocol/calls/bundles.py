@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from wheelq.errors import BundleClosed, BundleNotFound
+from wheelq.errors import BundleClosed, BundleNotFound, Refused
 from wheelq.model.bundle import BundleState, When
 from wheelq.protocol import codec
 from wheelq.protocol.call import Call, command, scripted, together
@@ -248,3 +248,8 @@ def _kept(packed: bytes) -> Home:
         for name, report in zip(rest[::2], rest[1::2], strict=True)
     }
     return Home(BundleState(state.decode()), "all_ended" if when == b"all_ended" else "all_done", one, reports)
+
+
+def no_room(keeper: ShardKeys, bundle: str, remedy: str) -> Refused:
+    """Returns the error for a bundle that cannot end, because its shard has too many followers to carry."""
+    return Refused(f"{keeper.outgoing} has no room for the follower of bundle {bundle}: {remedy}")

@@ -173,9 +173,8 @@ def _outcome_view(outcome: Any, base_path: str) -> dict[str, Any]:
 
 def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
     """To replace a waiting job is to change it. Raises: Problem, unless the caller may."""
-    if on_duplicate == "replace" and not caller_of(request).may(Verb.CHANGE, topic):
-        what = f'The key has no scope for change on topic {topic!r}, which on_duplicate "replace" needs.'
-        raise Problem(problems.NOT_ALLOWED, what, "on_duplicate")
+    if on_duplicate == "replace":
+        caller_of(request).check_may(Verb.CHANGE, topic, "on_duplicate", ', which on_duplicate "replace" needs')
 
 
 async def _once(request: Request, make: Make) -> dict[str, Any]:

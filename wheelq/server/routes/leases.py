@@ -218,8 +218,7 @@ async def _following(request: StrictRequest, job: FollowingJob) -> Then:
     """Returns a job that follows others, checked as in a request to schedule it. Raises: Problem, InvalidInput."""
     service, caller = service_of(request), caller_of(request)
     for verb in (Verb.SCHEDULE, *([Verb.CHANGE] if job.on_duplicate == "replace" else [])):
-        if not caller.may(verb, job.topic):
-            raise Problem(problems.NOT_ALLOWED, f"The key has no scope for {verb} on topic {job.topic!r}.", "then")
+        caller.check_may(verb, job.topic, "then")
     await service.intake.admit(job.topic, job.target, job.on_dead, caller)
     return job.topic, job.spec(job.id), job.on_duplicate
 

@@ -61,3 +61,5 @@ def drop_tables(apps: Any, schema_editor: Any) -> None:
     tables = Tables()
     for table in (tables.rows, tables.courier):
         schema_editor.execute(f"DROP TABLE {table.fullname}")
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute(f"DROP FUNCTION IF EXISTS {tables.rows.fullname}_notify()")

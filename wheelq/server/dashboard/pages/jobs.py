@@ -180,8 +180,7 @@ async def schedule(visit: Visit) -> Response:
     """Schedule the job, and show it; a form with a mistake is shown again, with an explanation."""
     asked = visit.form
     topic = asked.needed("topic").strip()
-    if not visit.may(Verb.SCHEDULE, topic):
-        raise Problem(problems.NOT_ALLOWED, f"The key has no scope for schedule on topic {topic!r}.")
+    visit.caller.check_may(Verb.SCHEDULE, topic)
     try:
         receipt = await visit.service.client.schedule(topic, **_arguments(asked))
     except InvalidInput as error:

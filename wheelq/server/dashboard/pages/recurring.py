@@ -73,7 +73,7 @@ async def put(visit: Visit) -> Response:
     is_new = form.get("is_new") is not None
     if is_new:  # they were typed
         topic, name = topic.strip(), name.strip()
-    _check(visit, topic)
+    visit.caller.check_may(Verb.MANAGE, topic)
     try:
         rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
@@ -100,7 +100,7 @@ async def act(visit: Visit) -> Response:
     """Run one now, pause, resume or remove it."""
     form, client = visit.form, visit.service.client.recurring
     topic, name, action = form.needed("topic"), form.needed("name"), form.needed("action")
-    _check(visit, topic)
+    visit.caller.check_may(Verb.MANAGE, topic)
     if action == "run":
         receipt = await client.trigger(topic, name)
         if receipt is None:
@@ -113,12 +113,6 @@ async def act(visit: Visit) -> Response:
     if outcome is RecurringOutcome.NOT_FOUND:
         raise Problem(problems.RECURRING_NOT_FOUND)
     return visit.back("/recurring", f"{name}: {outcome}.", topic=form.get("only"))
-
-
-def _check(visit: Visit, topic: str) -> None:
-    """The topic is in the form, not in the path. Raises: Problem."""
-    if not visit.may(Verb.MANAGE, topic):
-        raise Problem(problems.NOT_ALLOWED, f"The key has no scope for manage on topic {topic!r}.")
 
 
 async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:

@@ -89,7 +89,12 @@ async def change(visit: Visit) -> Response:
     """Change settings of the topic: those that differ from what it has."""
     service, name = visit.service, visit.topic
     settings = await service.client.settings_of(name)
-    asked = {field: _value(visit.form, field) for field in SETTINGS if visit.form.typed(field) is not None}
+    form = visit.form
+    asked = {
+        field: _value(form, field)
+        for field, one in SETTINGS.items()
+        if form.typed(field) is not None or (one.default == "" and field in form.names)
+    }
     differs: dict[str, Any] = {field: value for field, value in asked.items() if value != getattr(settings, field)}
     if not differs:
         return visit.back(f"/topics/{name}", "Nothing was changed.")
@@ -144,7 +149,7 @@ def _value(form: Form, field: str) -> Any:
         return _milliseconds(form.typed(field) or "0", field)
     match SETTINGS[field].default:
         case str():
-            return form.typed(field)
+            return form.typed(field) or ""
         case float():
             return form.number(field)
         case _:
