@@ -43,7 +43,7 @@ class Form:
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self._pairs = [(name, value) for name, value in pairs if value]
         self.names = {name for name, _ in pairs}
-        """Of all fields, also empty ones."""
+        """The names of all fields, also of empty ones."""
 
     @classmethod
     def parse(cls, text: str) -> Form:
