@@ -59,8 +59,8 @@ if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)
   keep_done(ready, jobs, done, ended, group, consumer, now, kept)
 end
-local finished = finish(ready, jobs, group, entries, members)
-trim(ready, retention_ms, now, counts)
+local finished, infos = finish(ready, jobs, group, entries, members)
+trim(ready, retention_ms, now, counts, infos)
 tell_ended(news, ids)
 count(counts, 'done\31' .. group, acked - expired - others)
 count(counts, 'expired\31' .. group, expired)

@@ -21,7 +21,8 @@ for n, ready in ipairs(KEYS) do
     reply[n] = found['err']
   else
     local entries = found and found[1] and found[1][2] or {}
-    reply[n] = {#entries < share and read_to(ready) or ''}
+    local last = entries[#entries]
+    reply[n] = {#entries < share and (last and last[1] or read_to(ready)) or ''}
     for _, entry in ipairs(entries) do table.insert(reply[n], entry) end
     left = left - #entries
   end

@@ -44,8 +44,8 @@ local function ack_all(ready, jobs, counts, group, consumer, safe_until, retenti
   local acked = redis.call('XACK', ready, group, unpack(entries))
   if acked == 0 then return 0 end
   give_back(ready, group, entries)
-  finish(ready, jobs, group, entries, members)
-  trim(ready, tonumber(retention_ms), now, counts)
+  local _, infos = finish(ready, jobs, group, entries, members)
+  trim(ready, tonumber(retention_ms), now, counts, infos)
   count(counts, 'done\31' .. group, acked - expired - others)
   count(counts, 'expired\31' .. group, expired)
   return acked

@@ -124,11 +124,12 @@ local function forget_done(done, ended, before, limit)
 end
 
 -- part: unfinished
--- groups_of(ready, group): name and last entry read of every other group, and the last entry that this group has read.
+-- groups_of(ready, group): name and last entry read of every other group, the last entry that this group has read, and what
+-- the server says of all groups.
 -- is_unfinished(ready, group, read_to, entry): whether a group that has read so far has the entry unread or pending.
 local function groups_of(ready, group)
-  local others, own_read_to = {}, nil
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+  local others, own_read_to, infos = {}, nil, redis.call('XINFO', 'GROUPS', ready)
+  for _, info in ipairs(infos) do
     local fields = {}
     for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
     if fields['name'] == group then
@@ -137,14 +138,15 @@ local function groups_of(ready, group)
       others[#others + 1] = {name = fields['name'], read_to = fields['last-delivered-id']}
     end
   end
-  return others, own_read_to
+  return others, own_read_to, infos
 end
 local function is_unfinished(ready, group, read_to, entry)
   return after(entry, read_to) or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0
 end
 
 -- part: finish
--- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members.
+-- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members,
+-- and what the server says of all groups.
 -- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
 -- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
 -- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
@@ -160,7 +162,7 @@ local function needed(ready, jobs, others, entry, id)
 end
 local function finish(ready, jobs, group, entries, members)
   if #entries == 0 then return {} end
-  local others, own_read_to = groups_of(ready, group)
+  local others, own_read_to, infos = groups_of(ready, group)
   local pointers = redis.call('HMGET', jobs, unpack(members))
   local done, is_alone = {}, #others == 0
   for n = 1, #members do
@@ -179,5 +181,5 @@ local function finish(ready, jobs, group, entries, members)
     end
   end
   if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end
-  return done
+  return done, infos
 end

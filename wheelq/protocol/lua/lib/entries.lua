@@ -43,20 +43,20 @@ local function after(a, b)
 end
 
 -- part: trim
--- trim(ready, retention_ms, now, counts): removes entries that every group has acked and that are older than the
+-- trim(ready, retention_ms, now, counts, infos): removes entries that every group has acked and that are older than the
 -- retention, about 20,000 at most, which take a millisecond. Returns how many, and whether there may be more.
 -- Never removes an entry that some group has not read or not acked. The cut is the lowest over all groups: the group's
 -- lowest pending entry, or if none is pending, the one after the last it was given.
 -- Removes nothing within a minute of the first group (see make_group), so that groups that are made a little later get
--- these jobs, too. `counts` may be nil: then this is not known.
-local function trim(ready, retention_ms, now, counts)
+-- these jobs, too. `counts` may be nil: then this is not known. `infos` may be what the server has just said of the groups.
+local function trim(ready, retention_ms, now, counts, infos)
   local MOST = 20000
   local YOUNG_MS = 60000
   local born = counts and redis.pcall('HGET', counts, 'born')
   born = type(born) == 'string' and tonumber(string.match(born, '^%d+'))
   if born and born <= now and now < born + YOUNG_MS then return 0, false end
   local least
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+  for _, info in ipairs(infos or redis.call('XINFO', 'GROUPS', ready)) do
     local fields = {}
     for n = 1, #info, 2 do fields[info[n]] = info[n + 1] end
     local cut

@@ -12,7 +12,7 @@
 -- give_back(ready, group, entries): gives back the permits of entries that this group has just finished, and hints the leader
 -- of their keys, if jobs of them are held back: lines "0 SEPARATOR key".
 local function limit_keys(ready)
-  local stem = string.gsub(ready, 'ready$', '')
+  local stem = string.sub(ready, 1, -#'ready' - 1)
   return stem .. 'held', stem .. 'permits', stem .. 'permitted', stem .. 'paces', stem .. 'near'
 end
 local function between(key) return '[' .. key .. '\31', '(' .. key .. ' ' end
