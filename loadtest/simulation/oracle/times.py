@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen
 NEARLY_S = 0.25
 """The largest error of an outbox's estimate of the server's clock."""
 WRONG_MS = 5.0
-"""By how much the wall clock of a producer is wrong that was started again, and has not heard the server yet."""
+"""By how much the wall clock of a producer is wrong that has not heard the server since it was started."""
 AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
 """By kind of handler, how soon a job starts; a batch waits for the one before."""
 NEARLY_SOON_S = 0.6
@@ -90,13 +91,17 @@ def _earliest_ms(seen: Seen, call: Call) -> float | None:
 @promise("misdated")
 def misdated(seen: Seen) -> Iterator[str]:
     """A delay counts from the call, by the server's clock, also where an outbox has kept the job."""
+    heard: dict[str, float] = {}  # when each producer first heard the server
     for one in seen.ledger.calls:
+        if one.outcome in ("created", "replaced"):
+            heard.setdefault(one.step.who, one.answered)
         if one.outcome not in ("created", "replaced", "kept") or "delay" not in one.step.args:
             continue
         if seen.was_clock_stepped(one):
             continue
         passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
-        is_new = any(name == one.step.who and at < one.sent for name, at in seen.ledger.deaths)
+        has_died = any(name == one.step.who and at < one.sent for name, at in seen.ledger.deaths)
+        is_new = has_died or one.sent <= heard.get(one.step.who, math.inf)
         least_ms, most_ms = (
             -WRONG_MS if is_new and one.outcome == "kept" else -1.0,
             (one.answered - one.sent + NEARLY_S) * 1000,

@@ -23,6 +23,7 @@ local behind_last = FIRST + SIZE * amount
 local has_followers = #ARGV >= behind_last
 local wanted = has_followers and wants(ARGV, behind_last) or {}
 local room, states = has_followers and room_in(outgoing) or 0, {}
+local dropped_behind = amount - ARGV[5]
 local is_safe = not has_followers and keep_ms == 0 and now <= tonumber(ARGV[8])
 for d = 1, amount do
   local n = FIRST + SIZE * (d - 1)
@@ -30,14 +31,15 @@ for d = 1, amount do
   states[d] = (is_safe or owns(ready, group, consumer, entry)) and ((wanted[d] or 0) <= room or FULL) or ''
   if states[d] == true then
     room = room - (wanted[d] or 0)
-    local id = string.match(member, '^[^\31]*')
-    entries[#entries + 1], members[#members + 1] = entry, member
-    ids[#ids + 1], notes[#entries] = id, has_progress and id .. '\31' .. group
-    outcomes[#ids], lives[#ids] = d > amount - ARGV[5] and 'cancelled' or 'done', bundles and ARGV[n + SIZE - 1] or ''
+    local cut = string.find(member, '\31', 1, true)
+    local id, place, has_run = cut and string.sub(member, 1, cut - 1) or member, #entries + 1, d <= dropped_behind
+    entries[place], members[place], ids[place] = entry, member, id
+    notes[place] = has_progress and id .. '\31' .. group
+    outcomes[place], lives[place] = has_run and 'done' or 'cancelled', bundles and ARGV[n + SIZE - 1] or ''
     -- A retry of another group was only skipped. What did not run leaves nothing: it is not done.
-    if not concerns(member, group) then
+    if cut and not concerns(member, group) then
       others = others + 1
-    elseif d > amount - ARGV[5] then
+    elseif not has_run then
       expired = expired + 1
     elseif keep_ms > 0 then
       kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)}

@@ -40,13 +40,13 @@ local function moved(what, stands, dead_in)
 end
 local function count_ends(bundles, outgoing, near, ends)
   if #ends == 0 then return {} end
-  local all, changed, reports, fields, values = {}, {}, {}, {}, {}
+  local all, changed, reports, fields, values, kept, gone = {}, {}, {}, {}, {}, {}, {}
   for n = 1, #ends do fields[n] = '\31' .. ends[n][1] end
   local stored = redis.call('HMGET', bundles, unpack(fields))
   for n = 1, #fields do values[fields[n]] = stored[n] end
   local mark, totals = '', nil -- of the last bundle: most members are of one
   for n = 1, #ends do
-    local field, what, becomes = fields[n], ends[n][2], nil
+    local field, what = fields[n], ends[n][2]
     local value = values[field]
     if value then
       if mark == '' or string.sub(value, 3, #mark + 2) ~= mark then
@@ -57,19 +57,23 @@ local function count_ends(bundles, outgoing, near, ends)
         end
         mark, totals = '\31' .. bundle .. '\31', all[bundle][1]
       end
-      local stands, dead_in, rest = string.match(value, '^(%a)(%d+)(.*)$')
-      becomes, dead_in = moved(what, stands, tonumber(dead_in))
-      if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
-      if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
-      local stays = totals and (becomes == LEFT or becomes == DEAD)
-      values[field] = stays and becomes .. dead_in .. rest or false -- and not nil, which would leave it there
+      local stays = false
+      if totals and what == 'done' and string.sub(value, 1, 2) == 'l0' then -- nearly all of them
+        totals[2] = totals[2] + 1
+      else
+        local stands, stood_dead_in, rest = string.match(value, '^(%a)(%d+)(.*)$')
+        local becomes, dead_in = moved(what, stands, tonumber(stood_dead_in))
+        if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
+        if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
+        stays = totals and (becomes == LEFT or becomes == DEAD) and becomes .. dead_in .. rest
+      end
+      values[field], kept[field] = stays, stays or nil
+      if not stays then gone[#gone + 1] = field end
     end
   end
-  local kept, gone = {}, {}
-  for field, value in pairs(values) do
-    if value then kept[#kept + 1], kept[#kept + 2] = field, value else gone[#gone + 1] = field end
-  end
-  if #kept > 0 then redis.call('HSET', bundles, unpack(kept)) end
+  local written = {}
+  for field, value in pairs(kept) do written[#written + 1], written[#written + 2] = field, value end
+  if #written > 0 then redis.call('HSET', bundles, unpack(written)) end
   if #gone > 0 then redis.call('HDEL', bundles, unpack(gone)) end
   for _, bundle in ipairs(changed) do
     local totals, state = unpack(all[bundle], 1, 2)
