@@ -23,7 +23,7 @@ from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, JobSpec, Settings
+from wheelq import AsyncClient, Continuation, JobSpec, Settings
 from wheelq.base.clock import ManualClock, wall_ms
 from wheelq.model.job import from_ms
 from wheelq.protocol import codec
@@ -274,6 +274,20 @@ async def test_a_key_sees_only_its_topics(serve: Callable[..., Any], give: Give,
             assert "hidden-" not in answer.text, path
     for path in ("/topics/secret", "/topics/secret/jobs", "/topics/secret/job?id=hidden-1", "/future?topic=secret"):
         assert (await browser.get(path)).status_code == 403, path
+
+
+async def test_the_page_of_a_job_shows_its_bundle_only_to_those_who_may_read_the_bundle_s_topic(
+    serve: Callable[..., Any], give: Give, shop: AsyncClient
+) -> None:
+    then = Continuation("secret", key="hidden-follower")
+    await shop.schedule_many("orders", [JobSpec(delay=60, key="member")], then=then)
+    (_, orders), (_, everything) = await give("read:orders"), await give("read:*")
+    for token, is_shown in ((orders, False), (everything, True)):
+        browser = Browser(await serve(access="keys"))
+        await browser.sign_in(token)
+        answer = await browser.get("/topics/orders/job?id=member")
+        assert answer.status_code == 200
+        assert ("hidden-follower" in answer.text) is is_shown
 
 
 async def test_the_overview_counts_only_what_happened_in_the_viewer_s_topics(
