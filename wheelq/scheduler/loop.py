@@ -52,6 +52,9 @@ logger = logging.getLogger("wheelq.scheduler")
 
 RETRY_S = 1.0
 """Seconds until the next look for changes after one that failed."""
+BEGUN_AT_ONCE, BEGIN_PAUSE_S = 50, 0.01
+"""How many shards a node begins to serve at a time, and how long it rests then. A shard takes more memory until it has
+asked the server for the first time."""
 
 
 class Scheduler:
@@ -245,6 +248,7 @@ class Scheduler:
         }
         for channel in self._shards.keys() - {keys.near for keys in wanted}:
             await self._end(channel)
+        begun = 0
         for keys, role in wanted.items():
             if (topic := self._topics.settings.get(keys.topic)) is None:  # only another node has read it so far
                 continue
@@ -253,6 +257,9 @@ class Scheduler:
                 self._shards[keys.near].assume(role)
             else:
                 await self._begin(keys, topic, role)
+                begun += 1
+                if begun % BEGUN_AT_ONCE == 0:
+                    await self._clock.sleep(BEGIN_PAUSE_S)
         self._return_what_was_stood_in_for()
 
     def _first_led_here(self) -> dict[str, Topic]:
