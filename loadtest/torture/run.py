@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, cycle
@@ -31,7 +31,7 @@ from random import Random
 from loadtest.judge import Disruption, Promise, judge, lost
 from loadtest.torture.arena import ARENAS, Arena
 from loadtest.torture.bundles import AFTER, wrong
-from loadtest.torture.chains import CHAINED, TOLD, with_followers
+from loadtest.torture.chains import CHAINED, TOLD, came_again, with_followers
 from loadtest.torture.chains import wrong as wrong_deaths
 from loadtest.torture.faults import FAULTS, MOST_SHARDS, Steps
 from loadtest.torture.fleet import ROOT, Fleet, former_release
@@ -101,7 +101,7 @@ class Torture:
         self._topics = {f"torture-{n}": shards for n, shards in enumerate(options.shards)}
         if options.former is None:  # a former release knows no limits per key
             self._topics[SHARED] = 2
-        has_chains = arena.durability == "server" and options.former is None  # a former release knows no followers
+        has_chains = options.former is None  # a former release knows no followers
         self._all_topics = {**self._topics, AFTER: 2, **({CHAINED: 2, TOLD: 2} if has_chains else {})}
         """The topics of all jobs, with their shards."""
         most = max(*options.shards, MOST_SHARDS)
@@ -261,13 +261,13 @@ class Torture:
     def _log(self) -> list[Call]:
         return [call for producer in self._producers for call in producer.log]
 
-    def _promised(self) -> dict[str, Promise]:
+    def _promised(self, again: Mapping[str, int]) -> dict[str, Promise]:
         found = promises(self._log())
-        return with_followers(found) if CHAINED in self._all_topics else found
+        return with_followers(found, again) if CHAINED in self._all_topics else found
 
     def _work_off(self) -> None:
         """Wait until all jobs are done, or the time is up."""
-        promised = self._promised()
+        promised = self._promised({})
         last_due_ms = max((promise.earliest_ms for promise in promised.values()), default=0)
         patience = max(0.0, last_due_ms / 1000 - time.time()) + self._options.patience
         deadline = time.monotonic() + patience
@@ -286,7 +286,9 @@ class Torture:
         (self._directory / "producers.log").write_text("".join(f"{call}\n" for call in log))
         clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
         runs = list(self._fleet.runs())
-        verdict = judge(self._promised(), found, runs, self._scene.disruptions, clock_error_ms=clock_error_ms)
+        again = came_again(found, self._scene.disruptions)
+        promised = self._promised(again)
+        verdict = judge(promised, found, runs, self._scene.disruptions, clock_error_ms=clock_error_ms)
         made, find = chain(*(producer.bundles for producer in self._producers)), Client(self._arena.control).bundle
         of_bundles = list(wrong(made, find, found, runs, self._scene.disruptions, clock_error_ms))
         failures = [f"{producer.name}: {producer.failure!r}" for producer in self._producers if producer.failure]
@@ -295,7 +297,7 @@ class Torture:
             of_keys += [
                 line for shard in self._shared for line in too_fast(shard, self._remains.entries(shard), self._limits)
             ]
-        deaths = list(wrong_deaths(self._promised(), self._remains.dead()))
+        deaths = list(wrong_deaths(promised, self._remains.dead(), again))
         others = {"bundles": of_bundles, "limits per key": of_keys, "deaths": deaths}
         return Report(verdict, log, found, self._strikes, left, self._fallen, failures, others)
 

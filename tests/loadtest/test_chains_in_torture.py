@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from loadtest.judge import FaultKind, JobRun, Promise, Promotion, judge
-from loadtest.torture.chains import LINKS, ONE_IN, OTHERS, dies, follower, notice, notices, with_followers, wrong
+from loadtest.judge import Disruption, FaultKind, JobRun, Promise, Promotion, judge
+from loadtest.torture.chains import (
+    LINKS,
+    ONE_IN,
+    OTHERS,
+    came_again,
+    dies,
+    follower,
+    notice,
+    notices,
+    with_followers,
+    wrong,
+)
 from wheelq.protocol import codec
 
 
@@ -34,11 +45,11 @@ def test_followers_are_promised_as_the_job_before_them() -> None:
     last = follower(after) or ""
     cancelled = Promise(1_000, must_run=False, may_run=False)
     for promise in (SURE, cancelled):
-        assert with_followers({FOLLOWED: promise}) == {FOLLOWED: promise, after: promise, last: promise}
+        assert with_followers({FOLLOWED: promise}, {}) == {FOLLOWED: promise, after: promise, last: promise}
 
 
 def test_a_follower_that_is_missing_or_comes_twice_is_found() -> None:
-    promised = with_followers({FOLLOWED: SURE})
+    promised = with_followers({FOLLOWED: SURE}, {})
     promotions = [Promotion(id, 1_000, 1_000 + n, entry_id=f"{1_000 + n}-0") for n, id in enumerate(promised)]
     runs = [JobRun(one.id, one.entry_id, one.promoted_ms) for one in promotions]
     assert judge(promised, promotions, runs, ()).is_clean
@@ -48,15 +59,36 @@ def test_a_follower_that_is_missing_or_comes_twice_is_found() -> None:
     assert twice.wrong == {FaultKind.DOUBLED: [again.id]}
 
 
+def test_a_follower_may_come_again_where_a_failover_may_have_undone_what_it_follows() -> None:
+    last = chain(MORTAL)[-1]
+    ids = [*chain(MORTAL), notice(last)]
+    found = [Promotion(id, 1_000, ms, entry_id=f"{ms}-{n}") for n, id in enumerate(ids) for ms in (20_000, 25_000)]
+    failover = Disruption("fail-over", "", 22_000, 23_000, may_undo=True)
+    assert came_again(found, [failover]) == dict.fromkeys(ids[1:], 1)  # the first one follows nothing
+    for other in (
+        Disruption("freeze-worker", "", 22_000, 23_000),
+        Disruption("fail-over", "", 25_001, 26_000, may_undo=True),
+        Disruption("fail-over", "", 8_000, 9_999, may_undo=True),
+    ):
+        assert came_again(found, [other]) == {}
+    followed = [one for one in found if one.id in ids[1:]]
+    again = came_again(followed, [failover])
+    promised = {id: one for id, one in with_followers({MORTAL: SURE}, again).items() if id in ids[1:]}
+    runs = [JobRun(one.id, one.entry_id, one.promoted_ms) for one in followed]
+    assert judge(promised, followed, runs, ()).is_clean
+    assert judge(promised, followed[:-2], runs[:-2], ()).wrong == {FaultKind.LOST: [notice(last)]}
+    assert not list(wrong(with_followers({MORTAL: SURE}, again), [last, last], again))
+
+
 def test_each_follower_that_must_die_does_once_and_is_told_of() -> None:
     last = chain(MORTAL)[-1]
-    promised = with_followers({MORTAL: SURE})
+    promised = with_followers({MORTAL: SURE}, {})
     assert promised[notice(last)] == SURE
-    assert not list(wrong(promised, [last]))
-    assert list(wrong(promised, [last, last]))
-    assert list(wrong(promised, []))
-    assert list(wrong(promised, [last, chain(FOLLOWED)[-1]]))
-    assert not list(wrong(with_followers({FOLLOWED: SURE}), []))
+    assert not list(wrong(promised, [last], {}))
+    assert list(wrong(promised, [last, last], {}))
+    assert list(wrong(promised, [], {}))
+    assert list(wrong(promised, [last, chain(FOLLOWED)[-1]], {}))
+    assert not list(wrong(with_followers({FOLLOWED: SURE}, {}), [], {}))
 
 
 def test_a_job_that_tells_of_a_death_is_known_by_the_name_of_the_dead_one() -> None:
