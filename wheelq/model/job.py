@@ -250,7 +250,7 @@ class RunNowOutcome(Outcome):
     PROMOTED = "promoted"
     """It was waiting and is now ready for the workers."""
     PAUSED = "paused"
-    """It keeps waiting, because its topic is paused. It is due now, and runs first after `resume`."""
+    """It keeps waiting, because its topic is paused. It is due now, and runs after `resume`, in order of due times."""
     HELD_BACK = "held_back"
     """It keeps waiting, because its key is at its limit. It is due now, and goes before the others of the key."""
     RUNNING = "running"

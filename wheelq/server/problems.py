@@ -53,7 +53,7 @@ TOPIC_NOT_FOUND = Kind(404, "topic-not-found", "There is no such topic", "A PATC
 METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
 TOO_SLOW = Kind(408, "too-slow", "The request did not come in time")
 TOO_LATE = Kind(409, "too-late", "The job is ready for its consumers, with them already, or waits for a retry")
-PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs first when the topic is resumed.")
+PAUSED = Kind(409, "paused", "The topic is paused", "The job is due now, and runs when the topic is resumed.")
 HELD_BACK = Kind(
     409, "held-back", "The job's key is at its limit", "The job is due now, and goes before the others of its key."
 )

@@ -250,7 +250,7 @@ async def run_now(visit: Visit) -> Response:
     outcome = await visit.service.client.run_now(visit.topic, id, partition_key=key)
     said = {
         RunNowOutcome.PROMOTED: "The job is ready for its workers.",
-        RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs first when the topic is resumed.",
+        RunNowOutcome.PAUSED: "The topic is paused: the job is due now, and runs when the topic is resumed.",
         RunNowOutcome.HELD_BACK: "Its key is at its limit: the job is due now, and goes before the others of its key.",
         RunNowOutcome.RUNNING: TOO_LATE,
     }
