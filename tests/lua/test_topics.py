@@ -59,6 +59,14 @@ def test_every_new_topic_is_a_change(shard: Shard, keys: Keys) -> None:
     assert set(shard.send(registry.topics(keys)).settings) == {"a", "b", "c"}
 
 
+def test_changes_differ_also_while_the_clock_stands_still_or_was_set_back(shard: Shard, keys: Keys) -> None:
+    ahead_us = (shard.now_ms() + 3_600_000) * 1_000
+    shard.redis.hset(keys.topics, registry.VERSION_FIELD, ahead_us)
+    for n, topic in enumerate(("a", "b", "c"), 1):
+        shard.send(registry.register_topic(keys, topic, TopicSettings()))
+        assert shard.send(registry.topics_version(keys)) == ahead_us + n
+
+
 def test_only_a_client_with_the_present_settings_changes_a_topic(shard: Shard, keys: Keys) -> None:
     before = shard.send(registry.register_topic(keys, "orders", TopicSettings(shards=3)))
     ear = Ear(shard, keys.changes)
