@@ -139,9 +139,10 @@ async def _settle(
     ran_before = len(stage.runs)
     is_busy = True
     while is_busy:
+        ran = len(stage.runs)
         promoted = await leading.promote()
         started = [await worker.step(is_last=is_last) for worker in workers]
-        is_busy = promoted > 0 or any(started)
+        is_busy = promoted > 0 or any(started) or len(stage.runs) > ran
         for run in stage.runs[ran_before:]:
             if run.error is not None and _surfaces(run.error, raise_errors):
                 raise run.error
