@@ -7,8 +7,8 @@
 -- Returns: {1 if that was all, moved so far}.
 -- The progress is stored under the name and moves in the same step, so a repeated call continues where the last one
 -- ended, and moves each job once. The script starts at the end of the range from which it cannot meet a job again at its
--- new place. A job that it moved, and that was held back for its key since then, is due after the first call. It decides
--- whether a job is promoted or moved: see `reschedule`. A retry stays where it is.
+-- new place. A job that is held back, but due after the first call, was moved by it before: it stays where it is, and so
+-- does a retry. The script decides whether a job is promoted or moved: see `reschedule`.
 local delayed, horizon, replays = KEYS[1], KEYS[2], KEYS[3]
 local near, name, from, to, target, by = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local limit, keep_ms = tonumber(ARGV[7]), ARGV[8]
