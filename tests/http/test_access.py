@@ -612,3 +612,16 @@ async def test_the_user_of_config_acl_may_do_all_that_the_server_does(
             (entry["object"], entry["reason"]) for entry in admin.acl_log() if entry["object"] != "client|setinfo"
         ]
         assert refused == []
+
+
+async def test_a_key_that_only_changes_jobs_does_not_read_the_one_that_it_moves(
+    serve: Callable[..., Any], give: Give, aclient: AsyncClient
+) -> None:
+    await aclient.schedule("orders", {"card": "4111"}, delay=60, key="a", headers={"secret": "x"})
+    _, token = await give("change:orders")
+    http = await serve(access="keys", token=token)
+    answer = await http.patch("/v1/topics/orders/jobs/a", json={"delay": 120})
+    assert answer.status_code == 200
+    assert (answer.json()["id"], answer.json()["state"]) == ("a", "waiting")
+    assert "4111" not in answer.text
+    assert "secret" not in answer.text
