@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Literal
 
 import pytest
@@ -23,9 +24,11 @@ from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
+from wheelq.worker.delivery.recovery import Recovery
 
 SETTINGS = WorkerSettings()
 JOBS = 20
+ABANDONED_MS, MAX_DELIVERIES = 700, 4
 
 
 async def life(transport: AsyncTransport, shard: ServedShard, name: str, before: str) -> list[Delivery]:
@@ -108,7 +111,29 @@ async def test_jobs_behind_or_beside_one_that_kills_its_worker_are_not_given_up_
     url: str, prefix: str, ordered: Literal[True, "key"]
 ) -> None:
     """Their worker holds those behind it, and others of its fleet take them over each time; they have not started."""
-    of_worker = WorkerSettings(renew_ms=100, abandoned_ms=700, max_deliveries=4)
+    await only_the_guilty_one_is_buried(url, prefix, ordered)
+
+
+async def test_a_start_that_was_counted_before_its_worker_froze_is_not_counted_again(
+    url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker had to hold the shard again before the job could start. So it was buried a delivery too early."""
+    count, frozen = Recovery.count, list[str]()
+
+    async def count_and_freeze(self: Recovery, delivery: Delivery) -> None:
+        await count(self, delivery)
+        if delivery.entry.id == "job-3" and delivery.entry.deliveries == MAX_DELIVERIES - 1 and not frozen:
+            frozen.append(delivery.entry.id)
+            time.sleep(ABANDONED_MS / 1000)  # noqa: ASYNC251  # nothing in the process goes on
+
+    monkeypatch.setattr(Recovery, "count", count_and_freeze)
+    await only_the_guilty_one_is_buried(url, prefix, "key")
+    assert frozen
+
+
+async def only_the_guilty_one_is_buried(url: str, prefix: str, ordered: Literal[True, "key"]) -> None:
+    """One of six jobs kills four workers, and is given up; the others run."""
+    of_worker = WorkerSettings(renew_ms=100, abandoned_ms=ABANDONED_MS, max_deliveries=MAX_DELIVERIES)
     settings, ran = Settings(prefix=prefix, worker=of_worker), set[str]()
     with Client.connect(url, settings) as client:
         client.schedule_many("t", [JobSpec(key=f"job-{n}", partition_key=f"{n}", delay=0) for n in range(6)])

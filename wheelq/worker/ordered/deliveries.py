@@ -156,9 +156,10 @@ class OrderedDeliveries:
     async def _prepare(self, delivery: Delivery) -> None:
         """Wait until a delivery is due, and count the first start of one that was taken over: most only wait here."""
         await self.until_due(delivery)
-        if self._is_first_start(delivery) and not self._must_wait(delivery):
+        if self._is_first_start(delivery) and not delivery.is_counted and not self._must_wait(delivery):
             asking = Loop(self._parts.clock, logger, f"the start of job {delivery.entry.id} waits")
             await asking.insist(partial(self._parts.recovery.count, delivery))
+            delivery.is_counted = True
 
     def _is_first_start(self, delivery: Delivery) -> bool:
         return delivery.is_redelivered and not delivery.run and not delivery.is_cancelled
