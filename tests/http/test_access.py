@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from loadtest.servers.nodes import free_port
+from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
 from tests.transports import ALWAYS, Unreachable
 from tests.waiting import PATIENCE, until
@@ -622,6 +623,8 @@ async def test_a_key_that_only_changes_jobs_does_not_read_the_one_that_it_moves(
     http = await serve(access="keys", token=token)
     answer = await http.patch("/v1/topics/orders/jobs/a", json={"delay": 120})
     assert answer.status_code == 200
-    assert (answer.json()["id"], answer.json()["state"]) == ("a", "waiting")
+    shown = answer.json()
+    assert (shown["id"], shown["state"], shown["payload"], shown["headers"]) == ("a", "waiting", None, {})
+    assert shown["due_ms"] == (await ajob_of(aclient, "orders", "a")).due_ms
     assert "4111" not in answer.text
     assert "secret" not in answer.text

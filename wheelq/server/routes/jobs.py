@@ -17,7 +17,7 @@ from wheelq.errors import BundleNotFound, InvalidInput, ServerError
 from wheelq.model.bundle import Bundle
 from wheelq.model.checks import check_topic
 from wheelq.model.job import JobSpec, OnDuplicate
-from wheelq.model.state import JobState
+from wheelq.model.state import JobInfo, JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.idempotency import KEY_CHARS, life_of
@@ -262,7 +262,10 @@ _PAST = (problems.JOB_NOT_FOUND, problems.TOO_LATE)
 async def move_job(
     request: Request, topic: Topic, id: PathId, when: When, partition_key: PartitionKey = None, if_match: IfMatch = None
 ) -> Response:
-    """Only a waiting job can be moved. With If-Match, it is moved only if its due time has not changed meanwhile."""
+    """Only a waiting job can be moved. With If-Match, it is moved only if its due time has not changed meanwhile.
+
+    A key without `read` is shown the new state and due time alone.
+    """
     expected = int(if_match.strip('"')) if if_match is not None else None
     client = service_of(request).client
     outcome = await client.reschedule(topic, id, partition_key=partition_key, if_due_ms=expected, **when.due())
@@ -320,14 +323,14 @@ def _check(outcome: str) -> None:
 
 
 async def _look(request: Request, topic: str, id: str, partition_key: str | None) -> Response:
+    """Shows a job; to a caller that may change it and not read it, only its state and due time."""
     info = await service_of(request).client.get(topic, id, partition_key=partition_key)
     if info is None:
         raise Problem(problems.JOB_NOT_FOUND)
     headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
-    view = JobView.shows(info)
-    if not caller_of(request).may(Verb.READ, topic):  # it moved the job: it learns where it stands, and nothing else
-        view = {name: view[name] for name in ("id", "topic", "state", "due_ms", "due") if name in view}
-    return answer(view, headers=headers)
+    if not caller_of(request).may(Verb.READ, topic):
+        info = JobInfo(info.id, info.topic, info.state, info.due_ms, None, {}, info.attempt, shard=info.shard)
+    return answer(JobView.shows(info), headers=headers)
 
 
 bundle_routes = Resource("bundles", "/v1/bundles")
