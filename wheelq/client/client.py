@@ -507,10 +507,9 @@ class Client:
         return self._driver.run(self._topics.list())
 
     def make_group(self, topic: str, group: str) -> None:
-        """Create a group before any of its workers runs, so that it gets every job of the topic due from now on.
+        """Create a group before any of its workers runs: it gets the jobs that the topic keeps, and all later ones.
 
-        A worker creates its group when it starts; jobs that all other groups have finished before that are gone. The
-        group begins with the jobs that the topic still keeps for its `retention_ms`.
+        A worker creates its group when it starts; jobs that all other groups have finished before that are gone.
         """
         self._driver.run(self._topics.make_group(topic, check_id(group, "group")))
 
