@@ -102,7 +102,7 @@ async def test_a_job_that_was_cancelled_while_it_waited_in_its_worker_is_buried_
     def make() -> Worker:
         worker = Worker.connect(url, group="g", settings=settings, concurrency=1)
 
-        @worker.handler(topic, ordered=True, retry=Retry(delays=[0.5]))
+        @worker.handler(topic, ordered=True, retry=Retry(delays=[3_600]))  # it waits until the worker stops
         @worker.handler(busy)
         async def work(job: Job) -> None:
             runs.append(job.id)
