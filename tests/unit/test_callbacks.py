@@ -234,6 +234,25 @@ async def test_a_target_that_is_not_allowed_is_buried_and_logged(
 # Attempts
 
 
+@pytest.mark.parametrize(
+    "written", [Target(url="https://xn--i-7iq.ws/").header(), "[" * 20_000], ids=["no international name", "deep"]
+)
+async def test_a_target_that_cannot_be_read_is_buried(written: str) -> None:
+    anywhere = CallbackCaller(Services.read({"urls": {"allow": ["https://*"]}}), SystemClock())
+    with pytest.raises(Bury, match="its target may not be called: .*(not an international host name|not readable)"):
+        await anywhere(job(None, headers={"wheelq-target": written}))
+
+
+async def test_a_request_that_fails_in_no_known_way_counts_as_an_attempt(receiver: Receiver) -> None:
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise RuntimeError("a defect")
+
+    receiver.answer = fail
+    outcome = await receiver.outcome(attempt=3)
+    assert isinstance(outcome, Bury)
+    assert "a defect" in str(outcome)
+
+
 def test_by_default_a_receiver_may_be_away_for_about_half_a_day() -> None:
     """7 to 14 hours, by the jitter: over a night."""
     retry = Terms().retry

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+
 from wheelq.errors import InvalidInput
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -114,6 +116,10 @@ def check_host(host: str, field: str) -> None:
         return
     if len(host) > 253 or not all(_LABEL.match(label) for label in labels):
         raise InvalidInput(field, f"{host!r} is not a host name; write an international one in its xn-- form")
+    try:
+        _ = httpx.URL(host=host).host  # decodes an international name
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise InvalidInput(field, f"{host!r} is not an international host name: {error}") from error
 
 
 def _is_in(address: Address, networks: Iterable[Network]) -> bool:

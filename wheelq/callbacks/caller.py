@@ -181,7 +181,7 @@ class CallbackCaller:
         except AddressRefused as error:
             watched.failed(error)
             return Hopeless(str(error), is_answer=False)
-        except httpx.HTTPError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the receiver's limit of attempts holds
             watched.failed(error)
             return TryAgain(f"could not be asked: {str(error) or type(error).__name__}")
 

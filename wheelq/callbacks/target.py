@@ -52,7 +52,7 @@ class Target:
             return None
         try:
             return cls.read(json.loads(written))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(HEADER, f"is not readable: {error}") from error
 
     @classmethod
