@@ -811,6 +811,48 @@ async def test_a_row_that_redis_refuses_goes_aside_and_its_neighbours_arrive(
     assert (shown["waiting"], shown["aside"], len(shown["put_aside"])) == (0, 2, 2)
 
 
+DAMAGED: dict[str, dict[str, Any]] = {
+    "empty": {"record": b""},
+    "no record": {"record": None},
+    "short": {"record": b"\x02" + b"\0" * 7 + b"\1"},
+    "short parts": {"record": b"\x02" + b"\0" * 7 + b"\1" + b"\0" * 8 + b"\0\x09k"},
+    "due": {"due": "soon"},
+    "no due": {"due": ""},
+    "late": {"due": "9" * 24},
+    "duplicate": {"on_duplicate": "odd"},
+    "kind": {"kind": "pause"},
+    "moved": {"kind": "reschedule", "due": "+"},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+async def test_a_damaged_row_goes_aside_and_its_neighbours_arrive(
+    sqlite: Place, url: str, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(courier_module, "MOST_TRIES", 2)
+    schedule(sqlite, "a", "bad", "b")
+    schedule(sqlite, "c", topic="other")
+    with sqlite.transaction() as connection:
+        connection.execute(sqlite.rows.update().where(sqlite.rows.c.job_id == "bad").values(**DAMAGED[damage]))
+    await in_time(delivered(courier(sqlite, url), sqlite))
+    assert promotions(url) == {"a": 1, "b": 1}
+    [bad] = sqlite.all()
+    assert (bad["job_id"], bool(bad["error"]), bad["tag"]) == ("bad", True, None)
+
+
+async def test_a_row_that_is_damaged_after_it_was_claimed_goes_aside_with_those_that_were_sent_with_it(
+    sqlite: Place, url: str
+) -> None:
+    schedule(sqlite, "a", "b")
+    await steps(courier(sqlite, url, ReplyLost("schedule", times=ALWAYS)), 2)
+    sqlite.change(record=b"")
+    sqlite.end_lease()
+    schedule(sqlite, "c")
+    await in_time(delivered(courier(sqlite, url), sqlite))
+    assert promotions(url) == {"a": 1, "b": 1, "c": 1}
+    assert [row["job_id"] for row in sqlite.all() if "may have been delivered" in row["error"]] == ["a", "b"]
+
+
 async def test_a_duplicate_that_should_be_an_error_goes_aside_until_it_is_tried_again(
     sqlite: Place, url: str, client: Client
 ) -> None:

@@ -343,7 +343,7 @@ class SqlCourier:
         for row in claim.rows:
             asked_ms = _asked_ms(row, redis_us, now_us)
             due_ms, priority = due_at(row.due, asked_ms)
-            record = _dated(bytes(row.record), max(0, asked_ms))
+            record = codec.asked_at(bytes(row.record), max(0, asked_ms))
             job = (row.topic, row.job_id, max(0, due_ms), priority, record, row.partition_key)
             jobs.append(Kept(row.seq, *job, row.on_duplicate))
         done = self._done[claim.topic, claim.place.shard]
@@ -474,14 +474,6 @@ def _asked_ms(row: Row, redis_us: int, now_us: int) -> int:
     """Returns when a call was made, by Redis's clock, rounded up."""
     age_ms = max(0, now_us - row.asked_us) // 1000
     return -(-redis_us // 1000) - age_ms
-
-
-def _dated(record: bytes, asked_ms: int) -> bytes:
-    """Returns the record of a debounced job with the time of its call; one that cannot be read, Redis refuses."""
-    try:
-        return codec.asked_at(record, asked_ms)
-    except (codec.UnreadableRecord, IndexError):
-        return record
 
 
 def _did_nothing(error: WheelqError, sending: Sending, n: int) -> bool:

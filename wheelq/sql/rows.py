@@ -30,8 +30,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wheelq.base.ids import make_tag
 from wheelq.errors import ConfigurationError, Unavailable
+from wheelq.model.checks import check_on_duplicate
 from wheelq.model.topic import Topic
-from wheelq.producer.outbox.kept import PARCELS_MS, next_place
+from wheelq.producer.outbox.kept import PARCELS_MS, due_at, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
 from wheelq.sql.table import Tables, database_us
@@ -42,6 +43,7 @@ LEAST_ROWS = 16
 """The fewest that it reads; otherwise four times as many as the last turn took up."""
 MOST_BYTES = 4_000_000
 """About how many bytes of records one turn takes up."""
+KINDS = ("schedule", "cancel", "reschedule")
 COUNTED = 100_000
 """Rows beyond this number are not counted."""
 MOST_CLAIMS = 8
@@ -213,8 +215,11 @@ class Rows:
         for tag, seqs, tries in outcome.released:
             there = c.seq.in_(seqs), c.tag.is_(None) if tag is None else c.tag == tag
             connection.execute(update(self._rows).where(*there).values(tag=None, tries=c.tries + tries))
-        for seq, error in outcome.aside:
-            connection.execute(update(self._rows).where(c.seq == seq).values(tag=None, error=error))
+        self._put_aside(connection, outcome.aside)
+
+    def _put_aside(self, connection: Connection, rows: Iterable[tuple[int, str]]) -> None:
+        for seq, error in rows:
+            connection.execute(update(self._rows).where(self._rows.c.seq == seq).values(tag=None, error=error))
 
     def _claimed(self, connection: Connection) -> list[Claim]:
         """Returns the claims of former couriers: each was, or may have been, sent as it is."""
@@ -225,6 +230,11 @@ class Rows:
             place = Fixed(bytes(tag), shard, terms, turn_ms)
             claim = found.setdefault(place.tag, Claim(row.topic, row.on_duplicate, place, claimed_us, True))
             claim.rows.append(row)
+        for claim in list(found.values()):
+            if problem := next(filter(None, map(_damage, claim.rows)), None):
+                why = f"it, or a row that was sent with it, {problem}; it may have been delivered"
+                self._put_aside(connection, [(row.seq, why) for row in claim.rows])
+                del found[claim.place.tag]
         return list(found.values())
 
     def _claim(self, connection: Connection, turn: Turn, wanted: Wanted) -> None:
@@ -233,10 +243,14 @@ class Rows:
         Debounced rows of an id go together, so that they make one job.
         """
         seen, found, used, size = dict[tuple[str, str], bool](), 0, 0, 0
+        damaged: list[tuple[int, str]] = []
         claims: dict[tuple[str, int], tuple[object, Claim]] = {}  # by topic and shard: the last, which may take more
         for row in self._next(connection, turn, wanted, seen):
             found, size = found + 1, size + len(row.record or b"")
-            is_debounced = row.record is not None and codec.is_debounced(bytes(row.record))
+            if problem := _damage(row):
+                damaged.append((row.seq, f"it {problem}"))
+                continue
+            is_debounced = row.kind == "schedule" and codec.is_debounced(bytes(row.record))
             may_join = is_debounced and seen.get((row.topic, row.job_id), True)
             if (row.topic, "") in seen or ((row.topic, row.job_id) in seen and not may_join):
                 seen[row.topic, ""] = False
@@ -262,6 +276,7 @@ class Rows:
                     claims[row.topic, shard] = key, claim
                     turn.claims.append(claim)
                 claim.rows.append(row)
+        self._put_aside(connection, damaged)
         if wanted.full and wanted.most:
             turn.changes += [row for row in self._passing(connection, wanted) if (row.topic, row.job_id) not in seen]
         made = [claim for claim in turn.claims if not claim.is_repeated]
@@ -298,7 +313,7 @@ class Rows:
         c = self._rows.c
         there = select(func.min(c.seq)).where(c.topic.in_(wanted.full), c.error.is_(None)).group_by(c.topic, c.job_id)
         query = self._reading().where(c.seq.in_(there), c.kind != "schedule").limit(wanted.most)
-        return (Row(*values) for values in connection.execute(query))
+        return (row for values in connection.execute(query) if _damage(row := Row(*values)) is None)
 
     def _write(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """Write down these claims, in one statement."""
@@ -378,6 +393,21 @@ class Rows:
                 select(*(c[name] for name in names)).where(condition).order_by(c.seq).limit(SHOWN)
             )
             return [dict(row._mapping) for row in found]
+
+
+def _damage(row: Row) -> str | None:
+    """Returns why a row can never be delivered: not everything that writes to a table is an outbox of this release."""
+    if row.kind not in KINDS:
+        return f"is of kind {row.kind!r}, which this release does not know"
+    try:
+        if row.kind != "cancel":
+            due_at(row.due, 0)
+        if row.kind == "schedule":
+            check_on_duplicate(row.on_duplicate)
+            codec.asked_at(bytes(row.record), 0)
+    except (codec.UnreadableRecord, ValueError, TypeError, LookupError) as error:
+        return f"cannot be read: {error}"
+    return None
 
 
 def _first_line(error: Exception) -> str:
