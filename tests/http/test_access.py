@@ -501,6 +501,7 @@ async def test_cors_is_on_for_the_sites_that_are_named(serve: Callable[..., Any]
     http = await serve(cors_origins="https://shop.example")
     answer = await http.post(JOBS, json={"delay": 60}, headers={"origin": "https://shop.example"})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (201, "https://shop.example")
+    assert answer.headers["access-control-expose-headers"] == "etag, location, retry-after"
 
 
 # Keys and rates, as values

@@ -75,7 +75,10 @@ async def test_a_key_sees_and_cancels_what_it_may(serve: Callable[..., Any], giv
         (("read:*", "change:*"), 200, 200),
     ]:
         http = await serve(access="keys", token=(await give(*scopes))[1])
-        assert (await http.get(path)).status_code == get
+        answer = await http.get(path)
+        assert answer.status_code == get
+        if get == 200:
+            assert answer.json()["topics"] == (["orders"] if "read:*" in scopes else []), "only those that it may read"
         assert (await http.delete(path)).status_code == delete
 
 

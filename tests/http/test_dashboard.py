@@ -415,6 +415,32 @@ async def test_scopes_of_the_form_s_topic_count(serve: Callable[..., Any], give:
     assert (await browser.send("/schedule", topic="mail", delay="60")).status_code == 303
 
 
+async def test_a_job_that_runs_again_keeps_its_terms(
+    serve: Callable[..., Any], give: Give, aclient: AsyncClient
+) -> None:
+    terms: dict[str, Any] = {"attempts": 3, "timeout": 10.0, "expires": 60.0, "on_dead": "alarms"}
+    await aclient.configure("orders", keep_done_ms=600_000)
+    await aclient.schedule("orders", delay=0, key="first", **terms)
+    may_all = (await give("*:*"))[1]
+    http = await serve(access="keys", token=may_all)
+    [job] = (await http.post("/v1/topics/orders/groups/g/lease", json={})).json()["jobs"]
+    await http.post("/v1/topics/orders/groups/g/ack", json={"handles": [job["handle"]]})
+    assert (await http.get("/v1/topics/orders/jobs/first")).json().items() >= {
+        "on_dead": "alarms",
+        "expires": 60,
+    }.items()
+    ids = []
+    for token in ((await give("*:orders"))[1], may_all):
+        browser = Browser(await serve(access="keys"))
+        await browser.sign_in(token)
+        answer = await browser.send("/topics/orders/job/rerun", id="first")
+        ids.append(re.search(r"[?&]id=(\w+)", answer.headers.get("location", "")))
+    assert ids[0] is None, "it may not schedule in the topic that is told of a dead job"
+    assert ids[1] is not None
+    again = await ajob_of(aclient, "orders", ids[1][1])
+    assert (again.max_attempts, again.timeout, again.expires, again.on_dead) == (3, 10.0, 60.0, "alarms")
+
+
 # Only its own pages act
 
 ACTIONS: tuple[tuple[str, dict[str, str]], ...] = (

@@ -142,6 +142,7 @@ async def test_ids_of_any_text_are_found(http: Http) -> None:
         ({"delay": 1, "payload_base64": "?"}, "payload_base64"),
         ({"delay": 1, "dely": 2}, "dely"),
         ({"delay": 1, "target": "shop/close"}, "target"),
+        ({"delay": 1, "headers": {"Wheelq-Target": '{"url": "https://shop.example"}'}}, "headers"),
         ({"delay": 1, "headers": {"a": 1}}, "headers.a"),
         ({"delay": None}, "body"),
         ([], "body"),

@@ -320,6 +320,18 @@ async def test_a_recurring_job_is_put_shown_and_removed(http: Http) -> None:
     assert [(await http.delete(f"{TOPIC}/recurring/nightly")).status_code for _ in range(2)] == [204, 404]
 
 
+async def test_a_recurring_job_is_shown_with_all_its_terms(http: Http) -> None:
+    terms = {
+        **{"every": 60.0, "start": "2030-01-01T00:00:00Z", "end": "2031-01-01T00:00:00Z", "jitter": 1.5},
+        **{"missed": "all", "grace": 30.0, "attempts": 3, "timeout": 10.0},
+    }
+    await http.put(f"{TOPIC}/recurring/ping", json=terms)
+    found = (await http.get(f"{TOPIC}/recurring/ping")).json()
+    shown = {"start": "2030-01-01T00:00:00.000Z", "end": "2031-01-01T00:00:00.000Z", "max_attempts": 3}
+    same = {name: terms[name] for name in ("jitter", "missed", "grace", "timeout")}
+    assert found.items() >= {"every_ms": 60_000, **shown, **same}.items()
+
+
 @pytest.mark.parametrize("name", ["nächtlich", "eu/nightly", "nightly/pause", "a b?#%", "_x", "n" * 200])
 async def test_a_recurring_job_of_any_name_is_reached(http: Http, aclient: AsyncClient, name: str) -> None:
     path = f"{TOPIC}/recurring/{quote(name, safe='/')}"

@@ -239,7 +239,7 @@ async def test_a_target_that_is_not_allowed_is_buried_and_logged(
 )
 async def test_a_target_that_cannot_be_read_is_buried(written: str) -> None:
     anywhere = CallbackCaller(Services.read({"urls": {"allow": ["https://*"]}}), SystemClock())
-    with pytest.raises(Bury, match="its target may not be called: .*(not an international host name|not readable)"):
+    with pytest.raises(Bury, match=r"its target may not be called: .*(not an international host name|not readable)"):
         await anywhere(job(None, headers={"wheelq-target": written}))
 
 

@@ -304,6 +304,10 @@ class RecurringInfo:
     """When it is next due; None while it is paused, or past its end."""
     last_ms: int | None
     """When the last occurrence made is due, which may be a few seconds ahead; None before the first."""
+    max_attempts: int | None = None
+    """The `attempts` of its jobs; None: their handler decides alone."""
+    timeout: float | None = None
+    """The `timeout` of its jobs, in seconds; None: their handler decides alone."""
 
     @property
     def next(self) -> datetime | None:

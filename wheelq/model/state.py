@@ -161,6 +161,10 @@ class JobInfo:
     """With which it was scheduled."""
     is_held_back: bool = False
     """Whether it waits, although it is due, because its partition key is at a limit of the topic."""
+    expires: float | None = None
+    """The `expires` with which it was scheduled, if that was a number of seconds."""
+    on_dead: str | None = None
+    """The `on_dead` with which it was scheduled; None: its topic's holds."""
 
     @property
     def due(self) -> datetime:

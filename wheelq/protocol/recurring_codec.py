@@ -127,6 +127,8 @@ class StoredRecurring:
             self.is_paused,
             self.next_due_ms(name, now_ms),
             None if last is None else self.rule.due_ms(name, last),
+            record.max_attempts,
+            record.timeout,
         )
 
 

@@ -69,7 +69,7 @@ def make_app(service: Service) -> FastAPI:
             allow_origins=settings.cors_origins.split(),
             allow_methods=["GET", "POST", "PATCH", "PUT", "DELETE"],
             allow_headers=["authorization", "content-type", "idempotency-key", "if-match"],
-            expose_headers=["etag", "retry-after"],
+            expose_headers=["etag", "location", "retry-after"],
         )
     if is_traced():
         from wheelq.telemetry.http import instrument

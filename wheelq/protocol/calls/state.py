@@ -182,6 +182,8 @@ def _info(
         bundle=bundle_of(packed),
         partition_key=record.partition_key,
         is_held_back=leading.is_held_back,
+        expires=None if record.expires_after_ms is None else record.expires_after_ms / 1000,
+        on_dead=record.on_dead,
     )
 
 

@@ -346,14 +346,15 @@ async def _bundle(request: Request, topic: str, name: str) -> Bundle:
 
 @bundle_routes.on("GET", _BUNDLE, "Look up a bundle", Verb.READ, BundleView, problems.BUNDLE_NOT_FOUND)
 async def get_bundle(request: Request, topic: Topic, name: BundleName) -> Response:
-    """Returns how many members are done, dead, cancelled and left; names dead ones in topics that the key may read."""
+    """Returns how many members are done, dead, cancelled and left; names topics that the key may read, and dead ones there."""
     found, caller = await _bundle(request, topic, name), caller_of(request)
     dead = [
         {name: getattr(job, name) for name in DeadMember.model_fields}
         for job in found.dead_jobs
         if caller.may(Verb.READ, job.topic)
     ]
-    return answer({**BundleView.shows(found), "dead_jobs": dead})
+    topics = [topic for topic in found.topics if caller.may(Verb.READ, topic)]
+    return answer({**BundleView.shows(found), "topics": topics, "dead_jobs": dead})
 
 
 @bundle_routes.on("DELETE", _BUNDLE, "Cancel a bundle", Verb.CHANGE, CancelledCount, problems.BUNDLE_NOT_FOUND)

@@ -13,7 +13,7 @@ from wheelq.server import problems
 from wheelq.server.access import Verb
 from wheelq.server.problems import Problem
 from wheelq.server.routing import Resource, answer, location, service_of
-from wheelq.server.schemas.jobs import JSON_SCHEMA, Made
+from wheelq.server.schemas.jobs import JSON_SCHEMA, Headers, Made
 from wheelq.server.schemas.model import (
     Answer,
     Attempts,
@@ -23,6 +23,7 @@ from wheelq.server.schemas.model import (
     Topic,
     besides,
     mirrors,
+    moment,
     parse_at,
     text_schema,
 )
@@ -67,7 +68,7 @@ class RecurringRule(Model):
         default=None, ge=0, le=_LONGEST_S, description="Missed occurrences later than this do not run."
     )
     payload: Annotated[Any, JSON_SCHEMA] = None
-    headers: dict[str, str] | None = None
+    headers: Headers | None = None
     attempts: Attempts = None
     timeout: TimeLimit = None
 
@@ -102,6 +103,13 @@ class RecurringView(Answer):
     cron: str | None
     every_ms: int | None
     tz: str
+    start: str | None
+    end: str | None
+    jitter: float
+    missed: str
+    grace: float | None
+    max_attempts: int | None = Field(description="The `attempts` of its jobs, if any.")
+    timeout: float | None = Field(description="The `timeout` of its jobs, if any.")
     paused: bool
     next: str | None
     payload: Any = None
@@ -117,8 +125,19 @@ class RecurringList(Answer):
 
 def view(info: RecurringInfo) -> dict[str, Any]:
     """See `RecurringView`."""
-    rule = {"cron": info.rule.cron, "every_ms": info.rule.every_ms, "tz": info.rule.tz, "paused": info.is_paused}
-    return RecurringView.shows(info) | rule
+    rule = info.rule
+    said = {
+        "cron": rule.cron,
+        "every_ms": rule.every_ms,
+        "tz": rule.tz,
+        "start": None if rule.start_ms is None else moment(rule.start_ms),
+        "end": None if rule.end_ms is None else moment(rule.end_ms),
+        "jitter": rule.jitter_ms / 1000,
+        "missed": rule.missed,
+        "grace": None if rule.grace_ms is None else rule.grace_ms / 1000,
+        "paused": info.is_paused,
+    }
+    return RecurringView.shows(info) | said
 
 
 @routes.on("GET", "", "List recurring jobs", Verb.READ, RecurringList)

@@ -8,7 +8,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from wheelq.base.ids import make_id
@@ -81,6 +81,19 @@ NEW_ID_SCHEMA = {
 }
 
 
+def _without_target(headers: dict[str, str]) -> dict[str, str]:
+    if any(name.lower() == HEADER for name in headers):
+        raise PydanticCustomError("target", f"must not contain {HEADER}: name the receiver of a job in its `target`")
+    return headers
+
+
+Headers = Annotated[
+    dict[str, str],
+    AfterValidator(_without_target),
+    Field(description=f"Text values that travel beside the payload. Not {HEADER}: see `target`."),
+]
+
+
 class Times(Model):
     """The ways to say when: in some seconds, at a moment, or at a millisecond."""
 
@@ -138,7 +151,7 @@ class NewJob(When):
         description="The payload, if it is bytes: base64, in place of `payload`.",
         json_schema_extra={"pattern": r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
     )
-    headers: dict[str, str] | None = Field(default=None, description="Text values that travel beside the payload.")
+    headers: Headers | None = None
     partition_key: Annotated[str, WithJsonSchema(KEY_SCHEMA)] | None = None
     target: Annotated[dict[str, str], WithJsonSchema(TARGET_SCHEMA)] | None = None
     priority: Annotated[

@@ -71,6 +71,8 @@ class JobView(_Run):
     replays: int = Field(description="How often it was replayed.")
     max_attempts: int | None = Field(description="The `attempts` with which it was scheduled, if any.")
     timeout: float | None = Field(description="The `timeout` with which it was scheduled, if any.")
+    expires: float | None = Field(description="The `expires` with which it was scheduled, if any.")
+    on_dead: str | None = Field(description="The `on_dead` with which it was scheduled, if any.")
     second_id: str | None = Field(
         description="The id of the second job of its key, if that is alive, too (`max_wait`)."
     )

@@ -258,11 +258,12 @@ async def run_now(visit: Visit) -> Response:
 
 
 async def rerun(visit: Visit) -> Response:
-    """Schedule a finished job once more, with the same payload and headers, under an id of its own."""
+    """Schedule a finished job once more, with the same payload and terms, under an id of its own."""
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     info = await _get(visit, id, key)
     if info.state is not JobState.DONE:
         raise InvalidInput("id", "is not the id of a finished job")
+    visit.service.intake.check_on_dead(info.on_dead, visit.caller)
     receipt = await visit.service.client.schedule(
         visit.topic,
         info.payload,
@@ -271,6 +272,8 @@ async def rerun(visit: Visit) -> Response:
         partition_key=key,
         attempts=info.max_attempts,
         timeout=info.timeout,
+        expires=info.expires,
+        on_dead=info.on_dead,
     )
     return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
 
