@@ -52,6 +52,15 @@ async def test_leases_count(http: Http, aclient: AsyncClient) -> None:
     assert (await aclient.waiting("bills")).jobs == []
 
 
+async def test_a_handle_that_hides_a_bundle_does_nothing(http: Http, aclient: AsyncClient) -> None:
+    """Otherwise the member would end without being counted, and the bundle would never end."""
+    bundle = await bundle_of(aclient, 1, 0)
+    [job] = (await http.post(f"{GROUP}/lease", json={})).json()["jobs"]
+    for handle, left in ((job["handle"].removesuffix(".b"), 1), (job["handle"], 0)):
+        await http.post(f"{GROUP}/ack", json={"handles": [handle]})
+        assert (await http.get(f"/v1/bundles/{bundle}")).json()["left"] == left
+
+
 async def test_the_last_lease_makes_what_follows(http: Http, aclient: AsyncClient) -> None:
     await bundle_of(aclient, 2, 0, key="bill", delay=600)
     jobs = (await http.post(f"{GROUP}/lease", json={"count": 2})).json()["jobs"]

@@ -672,6 +672,21 @@ async def test_an_old_handle_takes_nothing_from_the_new_one_in_the_same_call(htt
     assert await done(http, "ack", old["handle"], new["handle"], new["handle"]) == [False, True, False]
 
 
+@pytest.mark.parametrize("member", ["b", "a\x1fhttp.billing"])
+async def test_a_handle_that_its_holder_has_altered_does_nothing(http: Http, aclient: AsyncClient, member: str) -> None:
+    await make_ready(aclient, "a", "b")
+    leased = await lease(http, count=2)
+    job, other = sorted(leased, key=lambda one: one["id"])
+    shard, entry, number, _ = job["handle"].split(".")
+    altered = ".".join((shard, entry, number, member.encode().hex()))
+    assert await done(http, "ack", altered) == [False]
+    if member == "b":
+        assert await done(http, "progress", altered, fraction=0.5) == [False]
+        assert (await ajob_of(aclient, "orders", "b")).progress is None
+    assert await done(http, "ack", job["handle"], other["handle"]) == [True, True]
+    assert await aclient.get("orders", "a") is None
+
+
 async def test_a_lease_cannot_be_asked_to_cancel(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)

@@ -159,7 +159,7 @@ def test_deliveries_that_are_taken_over_count_as_recovered(shard: Shard) -> None
 def test_leases_count_what_became_of_them(shard: Shard) -> None:
     shard.deliver("a", "b", "c", group="h", consumer=leases.CONSUMER)
     pending = [one["message_id"].decode() for one in shard.redis.xpending_range(shard.keys.ready, "h", "-", "+", 9)]
-    done, dropped, back = [LeaseId(entry, b"x", 1) for entry in pending]
+    done, dropped, back = [LeaseId(entry, id, 1) for entry, id in zip(pending, (b"a", b"b", b"c"), strict=True)]
     shard.send(leases.ack(shard.keys, "h", KEEPS_NOTHING, [done, dropped], dropped=1))
     shard.send(leases.release(shard.keys, "h", 0, [back]))
     found = counted(shard)

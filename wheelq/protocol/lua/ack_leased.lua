@@ -1,12 +1,12 @@
 -- Acknowledge up to 500 leased deliveries of one group, keep a record of the finished jobs, trim the stream.
--- uses: clock, full, stored, leased, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, unfinished, finish, trim, hint, permits, tell, count, concerns, outgoing, followers, bundles, ended_members
+-- uses: clock, full, stored, leased, handed, parts, pack, field, kept_record, without, life, head_parts, keep_done, forget, unfinished, finish, trim, hint, permits, tell, count, concerns, outgoing, followers, bundles, ended_members
 -- KEYS: 1 ready, 2 jobs, 3 done, 4 ended, 5 news, 6 counts, 7 progress, 8 outgoing, 9 bundles (only if a job
 --       is a member of one)
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing), 5 result of each, packed, or "", 6 how many
 --       of the last were dropped without running, 7 near channel, 8 how many deliveries, then for each: entry id, member,
 --       number of the lease; then for each follower: the number of its delivery, and what `send_on` takes
--- Returns: for each delivery, 1 acknowledged, 0 this lease is over or was never given: nothing was done, 2 nothing was done
---          because `outgoing` has no room; then for each follower its entry in `outgoing` and due time, or ""; then
+-- Returns: for each delivery, 1 acknowledged, 0 this lease is over, or was never given for this job: nothing was done,
+--          2 nothing was done because `outgoing` has no room; then for each follower its entry in `outgoing` and due time, or ""; then
 --          the entries of reports of bundles in `outgoing`, and their values.
 -- One step, so that only the holder of the lease can acknowledge the delivery, and only with its followers.
 local ready, jobs, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -22,7 +22,9 @@ local room, states, named = has_followers and room_in(outgoing) or 0, {}, {}
 for d = 1, amount do
   local n = FIRST + 3 * d - 3
   local entry, member = ARGV[n], ARGV[n + 1]
-  local is_theirs = not named[entry] and is_leased(ready, group, consumer, entry, ARGV[n + 2])
+  local record = not named[entry] and is_leased(ready, group, consumer, entry, ARGV[n + 2])
+    and record_named(ready, entry, string.match(member, '^([^\31]*)\31?([^\31]*)'))
+  local is_theirs = record and (bundles or not bundle_of(record)) or false
   named[entry] = named[entry] or is_theirs -- the handle of a former lease does not count
   local has_room = (wanted[d] or 0) <= room
   states[d] = is_theirs and has_room or ''

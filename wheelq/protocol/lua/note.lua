@@ -1,5 +1,5 @@
 -- Store the progress that handlers report of running jobs.
--- uses: owned
+-- uses: owned, handed
 -- KEYS: 1 ready, 2 progress
 -- ARGV: 1 group, 2 consumer, 3 ms after which it expires, unless the job ends before, then for each of up to 500
 --       jobs: entry id, id, note, number of the lease (only of leased deliveries; else "")
@@ -8,8 +8,9 @@ local ready, progress = KEYS[1], KEYS[2]
 local group, consumer, keep_ms = ARGV[1], ARGV[2], ARGV[3]
 local reply, is_any = {}, false
 for n = 4, #ARGV, 4 do
-  local is_theirs = owns(ready, group, consumer, ARGV[n], ARGV[n + 3] ~= '' and ARGV[n + 3])
-  if is_theirs then redis.call('HSET', progress, ARGV[n + 1] .. '\31' .. group, ARGV[n + 2]) end
+  local entry, id, lease = ARGV[n], ARGV[n + 1], ARGV[n + 3] ~= '' and ARGV[n + 3]
+  local is_theirs = owns(ready, group, consumer, entry, lease) and (not lease or record_named(ready, entry, id)) and true
+  if is_theirs then redis.call('HSET', progress, id .. '\31' .. group, ARGV[n + 2]) end
   reply[#reply + 1], is_any = is_theirs and 1 or 0, is_any or is_theirs
 end
 if is_any then redis.call('PEXPIRE', progress, keep_ms) end

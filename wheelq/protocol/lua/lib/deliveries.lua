@@ -18,6 +18,16 @@ local function is_leased(ready, group, consumer, entry, number)
   return pending ~= nil and pending[2] == consumer and pending[4] == tonumber(number)
 end
 
+-- part: handed
+-- record_named(ready, entry, id, group): the record in this entry, '' if it has none or is gone; nil if it is of another job,
+-- or not of this group's retry ('': of none; nil: any). A handle comes back from its caller, who may have altered it.
+local function record_named(ready, entry, id, group)
+  local found = redis.call('XRANGE', ready, entry, entry)[1]
+  if not found then return '' end
+  local fields = found[2]
+  return fields[2] == id and (not group or (fields[10] or '') == group) and (fields[8] or '') or nil
+end
+
 -- part: ack
 -- ack_all(ready, jobs, counts, group, consumer, safe_until, retention_ms, dropped, args, from, to): acknowledges the
 -- deliveries args[from] to args[to], each an entry id and a member, forgets the finished jobs, and trims the stream. The
