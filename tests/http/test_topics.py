@@ -322,8 +322,14 @@ async def test_a_recurring_job_is_put_shown_and_removed(http: Http) -> None:
 
 async def test_a_recurring_job_is_shown_with_all_its_terms(http: Http) -> None:
     terms = {
-        **{"every": 60.0, "start": "2030-01-01T00:00:00Z", "end": "2031-01-01T00:00:00Z", "jitter": 1.5},
-        **{"missed": "all", "grace": 30.0, "attempts": 3, "timeout": 10.0},
+        "every": 60.0,
+        "start": "2030-01-01T00:00:00Z",
+        "end": "2031-01-01T00:00:00Z",
+        "jitter": 1.5,
+        "missed": "all",
+        "grace": 30.0,
+        "attempts": 3,
+        "timeout": 10.0,
     }
     await http.put(f"{TOPIC}/recurring/ping", json=terms)
     found = (await http.get(f"{TOPIC}/recurring/ping")).json()
