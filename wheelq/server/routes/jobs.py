@@ -346,7 +346,7 @@ async def _bundle(request: Request, topic: str, name: str) -> Bundle:
 
 @bundle_routes.on("GET", _BUNDLE, "Look up a bundle", Verb.READ, BundleView, problems.BUNDLE_NOT_FOUND)
 async def get_bundle(request: Request, topic: Topic, name: BundleName) -> Response:
-    """Returns how many members are done, dead, cancelled and left; names topics that the key may read, and dead ones there."""
+    """Returns how many members are done, dead, cancelled and left; names only topics that the key may read."""
     found, caller = await _bundle(request, topic, name), caller_of(request)
     dead = [
         {name: getattr(job, name) for name in DeadMember.model_fields}
