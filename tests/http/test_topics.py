@@ -260,6 +260,16 @@ async def bury(http: Http, aclient: AsyncClient, *ids: str) -> None:
         assert (await http.post(f"{TOPIC}/groups/g/lease", json={})).json()["jobs"] == []
 
 
+@pytest.mark.parametrize("id", ["i" * 256, "Größe"])
+async def test_a_dead_job_of_any_id_is_chosen(serve: Callable[..., Any], aclient: AsyncClient, id: str) -> None:
+    http = await serve(max_deliveries=1)
+    await bury(http, aclient, id, "other")
+    listed = (await http.get(f"{TOPIC}/dead", params={"id": id})).json()["jobs"]
+    assert [job["id"] for job in listed] == [id]
+    assert (await http.post(f"{TOPIC}/dead/purge", params={"id": id})).json() == {"purged": 1}
+    assert (await http.get(f"{TOPIC}/dead", params={"id": id + "i"})).status_code == (422 if len(id) == 256 else 200)
+
+
 async def test_dead_jobs_are_listed_replayed_and_purged(serve: Callable[..., Any], aclient: AsyncClient) -> None:
     http = await serve(max_deliveries=1)
     await bury(http, aclient, "a", "b")

@@ -19,9 +19,9 @@ from wheelq.server.schemas.views import (
     DeadId,
     DeadList,
     DeadView,
+    Exactly,
     From,
     Limit,
-    Name,
     PurgedCount,
     ReplayedCount,
     To,
@@ -31,7 +31,7 @@ routes = Resource("dead letters", "/v1/topics/{topic}/dead")
 
 
 async def _filter(
-    group: Name = None, reason: Name = None, id: Name = None, since: From = None, until: To = None
+    group: Exactly = None, reason: Exactly = None, id: Exactly = None, since: From = None, until: To = None
 ) -> Where:
     return Where(group=group, reason=reason, id=id, since=views.at(since), until=views.at(until))
 

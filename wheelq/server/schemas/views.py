@@ -107,7 +107,9 @@ Prefix = Annotated[
     str | None,
     Query(max_length=256, pattern=NOT_CONTROL, description="Only jobs whose id begins with this."),
 ]
-Name = Annotated[str | None, Query(pattern=r"^[ -~]{1,64}$", description="Only dead jobs with this value.")]
+Exactly = Annotated[
+    str | None, Query(max_length=256, pattern=NOT_CONTROL, description="Only dead jobs with exactly this value.")
+]
 All = Annotated[
     Literal["true", "false"] | None,
     Query(description="Selects all dead jobs of the topic; required without a filter, and not allowed with one."),
