@@ -687,6 +687,20 @@ async def test_a_handle_that_its_holder_has_altered_does_nothing(http: Http, acl
     assert await aclient.get("orders", "a") is None
 
 
+async def test_a_job_whose_lease_is_given_back_is_shown_as_ready(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a", "b")
+    back, kept = await lease(http, count=2)
+    assert await done(http, "release", back["handle"]) == [True]
+
+    async def listed(state: str) -> list[tuple[str, str | None, str | None]]:
+        return [(job.id, job.group, job.worker) for job in (await aclient.jobs("orders", state=state)).jobs]
+
+    assert await listed("ready") == [(back["id"], "http.billing", None)]
+    assert await listed("running") == [(kept["id"], "http.billing", "http")]
+    found = await ajob_of(aclient, "orders", back["id"])
+    assert (found.state, found.worker, found.groups["http.billing"].deliveries) == (JobState.READY, None, 1)
+
+
 async def test_a_lease_cannot_be_asked_to_cancel(http: Http, aclient: AsyncClient) -> None:
     await make_ready(aclient, "a")
     await lease(http)

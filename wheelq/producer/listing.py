@@ -118,9 +118,10 @@ def _in_stream(
 ) -> Operation[_Found]:
     after = None if cursor is None else Position.parse(cursor, "cursor")
     spans = [(shard, dead_jobs.rest(where, after, shard.shard, newest_first=False)) for shard in shards]
-    call = calls.ready if state is JobState.READY else calls.running
-    parts = yield from ask_all(call(shard, *span) for shard, span in spans)
-    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
+    which = (calls.ready, calls.running) if state is JobState.READY else (calls.running,)
+    parts = yield from ask_all(call(shard, *span) for shard, span in spans for call in which)
+    jobs = [[one for one in part.jobs if one[1].state is state] for part in parts]
+    return _merged(jobs, [part.looked_to for part in parts], newest_first=False)
 
 
 def _dead(shards: Sequence[ShardKeys], where: DeadFilter, cursor: str | None) -> Operation[_Found]:

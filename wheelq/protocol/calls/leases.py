@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 from wheelq.protocol.call import Argument, Call, command, scripted
 from wheelq.protocol.calls import outgoing
 from wheelq.protocol.calls.outgoing import Follower, Outgoing
-from wheelq.protocol.calls.state import PROGRESS_KEEP_MS
+from wheelq.protocol.calls.state import PROGRESS_KEEP_MS, UNLEASED
 from wheelq.protocol.calls.worker import Entry, read_entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 
 CONSUMER = "http"
-UNLEASED = "released"
-"""The consumer that holds deliveries that were given back, until they are leased again."""
 LONGEST_MS = 12 * 3_600_000
 """The longest lease."""
 START = "0-0"

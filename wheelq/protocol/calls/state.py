@@ -36,6 +36,8 @@ PROGRESS_KEEP_MS = 86_400_000
 ever."""
 TEXT_CHARS = 500
 """The most characters of a progress text that are kept."""
+UNLEASED = "released"
+"""The consumer that holds deliveries whose lease was given back, until they are leased again: their jobs are ready."""
 CALLED_BACK = b"0-0"
 """Stands for the entry of a replayed job, whose runs concern only one group."""
 NEWS_MS = 600_000
@@ -223,11 +225,14 @@ def _group(state: str, details: Sequence[Any]) -> tuple[GroupInfo, bytes]:
         case _, [due, packed, *more]:
             record = _record(packed)
             progress, started_ms = _note(more[0]) if more else (None, None)
+            worker = more[1].decode() if len(more) > 2 else None
+            if worker == UNLEASED:
+                state, worker = JobState.READY, None
             info = GroupInfo(
                 JobState(state),
                 scores.due_ms(due) if due else None,
                 record.attempt if record else None,
-                more[1].decode() if len(more) > 2 else None,
+                worker,
                 more[2] if len(more) > 2 else None,
                 started_ms,
                 last_error=record.last_error if record else None,
@@ -384,7 +389,7 @@ def ready(keys: ShardKeys, first: str, last: str) -> Call[InStream]:
 
 
 def running(keys: ShardKeys, first: str, last: str) -> Call[InStream]:
-    """List the deliveries that consumers hold."""
+    """List the deliveries that consumers hold, also those whose lease was given back, which are ready."""
 
     def read(reply: list[Any]) -> InStream:
         return InStream([_running(keys, *row) for row in _rows(reply, 1, 7)], _position(keys, reply[0]))
@@ -433,10 +438,9 @@ def _running(
     keys: ShardKeys, entry: bytes, group: bytes, consumer: bytes, _: int, id: bytes, due_ms: bytes, attempt: bytes
 ) -> tuple[Position, ListedJob]:
     position = Position.of(entry.decode(), keys.shard)
-    listed = ListedJob(
-        _text(id), JobState.RUNNING, position.ms, _number(due_ms), _text(group), _number(attempt), _text(consumer)
-    )
-    return position, listed
+    listed = ListedJob(_text(id), JobState.READY, position.ms, _number(due_ms), _text(group), _number(attempt))
+    worker = _text(consumer)
+    return position, listed if worker == UNLEASED else listed._replace(state=JobState.RUNNING, worker=worker)
 
 
 def _text(name: bytes) -> str:
