@@ -103,6 +103,15 @@ def in_transaction(how):
     return {"inside": inside, "after": exists(result)}
 
 
+def refused_in_transaction():
+    """Enqueue, in a transaction, what no job can hold; what is said before the commit."""
+    with transaction.atomic():
+        try:
+            tasks.announce.enqueue("long" * 1_000_000)
+        except ValueError as error:
+            return str(error)
+
+
 def enqueue_renamed():
     """Enqueue a task whose function has another name since."""
     backend = task_backends["default"]

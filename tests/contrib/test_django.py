@@ -209,6 +209,7 @@ def test_run_after_is_the_due_time(project: Project) -> None:
 def test_with_on_commit_a_task_is_enqueued_when_its_transaction_commits(project: Project) -> None:
     assert project.ask("in_transaction", "commit") == {"inside": False, "after": True}
     assert project.ask("in_transaction", "rollback") == {"inside": False, "after": False}
+    assert "bytes" in project.ask("refused_in_transaction")
 
 
 def test_a_worker_serves_the_queues_that_it_is_given_of_a_backend_that_takes_any(project: Project) -> None:

@@ -21,8 +21,9 @@ from wheelq.contrib.django.results import look_up
 from wheelq.contrib.django.tasks import BaseTaskBackend, InvalidTaskError, Task, TaskResult, task_enqueued
 from wheelq.errors import InvalidInput, WheelqError
 from wheelq.model.checks import check_topic
-from wheelq.model.job import from_ms
+from wheelq.model.job import JobSpec, from_ms
 from wheelq.model.retry import Retry
+from wheelq.producer.preparation import Preparation
 from wheelq.settings import Settings, settings_in_force
 
 RESULT_MAX_BYTES = 65_536
@@ -118,10 +119,14 @@ class WheelqBackend(BaseTaskBackend):
             raise InvalidTaskError(f"queue_name: {error.problem}") from error
 
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Schedule a job for the task. Raises: InvalidTaskError, ServerError, as `Client.schedule` does."""
+        """Schedule a job for the task. Raises: InvalidTaskError, and as `Client.schedule` does: with `on_commit`,
+        InvalidInput at once, and errors of the server from the commit.
+        """
         self.validate_task(task)
         result = new_result(task, new_result_id(task.queue_name), args, kwargs, self.alias)
         if self.parsed.on_commit:
+            now_ms = wall_ms()
+            Preparation(task.queue_name, self.parsed.settings().client, now_ms).job(self._job(result, now_ms))
             transaction.on_commit(partial(self._schedule, result))
         else:
             self._schedule(result)
@@ -139,20 +144,22 @@ class WheelqBackend(BaseTaskBackend):
             return [checks.Error(f"TASKS[{self.alias!r}]: {error}", id="wheelq.E001")]
         return []
 
-    def _schedule(self, result: TaskResult) -> None:
-        task = result.task
-        queue, id = queue_and_id(result.id)
-        now_ms = wall_ms()
-        after = task.run_after
+    def _job(self, result: TaskResult, now_ms: int) -> JobSpec:
+        after = result.task.run_after
         if after is not None and timezone.is_naive(after):
             after = timezone.make_aware(after)
-        payload = payload_of(result, now_ms)
-        due: dict[str, Any] = {"delay": 0} if after is None else {"at": after}
+        _, id = queue_and_id(result.id)
+        return JobSpec(payload_of(result, now_ms), key=id, delay=0 if after is None else None, at=after)
+
+    def _schedule(self, result: TaskResult) -> None:
+        now_ms = wall_ms()
+        queue, job = result.task.queue_name, self._job(result, now_ms)
+        call: dict[str, Any] = {"payload": job.payload, "key": job.key, "delay": job.delay, "at": job.at}
         if self.parsed.outbox is True:
             from wheelq.contrib.django.outbox.writing import DjangoConnection, DjangoOutbox  # needs SQLAlchemy
 
-            DjangoOutbox(self.parsed.settings()).schedule(cast(Any, DjangoConnection()), queue, payload, key=id, **due)
+            DjangoOutbox(self.parsed.settings()).schedule(cast(Any, DjangoConnection()), queue, **call)
         else:
-            self.client.schedule(queue, payload, key=id, **due)
+            self.client.schedule(queue, **call)
         change(result, enqueued_at=from_ms(now_ms))
         task_enqueued.send(type(self), task_result=result)
