@@ -1017,13 +1017,27 @@ def courier_at(database: str, url: str) -> SqlCourier:
     return SqlCourier(engine_of(database), AsyncTransport(Address(url)), Settings())
 
 
-async def test_a_table_may_be_named_by_a_word_of_sql(place: Place, url: str, client: Client) -> None:
-    outbox = SqlOutbox(place.engine, table="order")
-    outbox.create()
+@pytest.mark.parametrize("is_made_by_hand", [False, True])
+async def test_a_table_and_its_schema_may_be_named_by_words_of_sql(
+    place: Place, url: str, client: Client, is_made_by_hand: bool
+) -> None:
+    quote = place.engine.dialect.identifier_preparer.quote
+    has_schema = place.engine.dialect.name != "sqlite"
+    name = "user.order" if has_schema else "order"
+    outbox = SqlOutbox(place.engine, table=name)
+    if has_schema:
+        with place.transaction() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {quote('user')}")
+    if is_made_by_hand:
+        with place.transaction() as connection:
+            for statement in outbox._tables.sql(place.engine.dialect):
+                connection.exec_driver_sql(statement)
+    else:
+        outbox.create()
     try:
         with place.transaction() as connection:
             outbox.schedule(connection, TOPIC, key="a", delay=60)
-        one = SqlCourier(engine_of(place.url), AsyncTransport(Address(url)), Settings(), table="order")
+        one = SqlCourier(engine_of(place.url), AsyncTransport(Address(url)), Settings(), table=name)
         running = asyncio.create_task(one.run())
         await until(lambda: client.get(TOPIC, "a") is not None)
         with place.transaction() as connection:
@@ -1033,6 +1047,11 @@ async def test_a_table_may_be_named_by_a_word_of_sql(place: Place, url: str, cli
         await running
     finally:
         outbox._tables.rows.metadata.drop_all(place.engine)
+        with place.transaction() as connection:
+            if place.engine.dialect.name == "postgresql":
+                connection.exec_driver_sql('DROP FUNCTION "user"."order_notify"')
+            if has_schema:
+                connection.exec_driver_sql(f"DROP SCHEMA {quote('user')}")
 
 
 async def fleet_of(transport: AsyncTransport) -> Fleet:

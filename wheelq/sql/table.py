@@ -162,8 +162,9 @@ class Tables:
     def sql(self, dialect: Dialect) -> list[str]:
         """Returns the statements that create them in an empty database."""
         made = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in (self.rows, self.courier)]
-        first = f"INSERT INTO {self.courier.fullname} (one, holder, until_us) VALUES (1, '', 0)"
-        return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), first]
+        first = insert(self.courier).values(one=1, holder="", until_us=0)
+        written = str(first.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+        return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), written]
 
 
 def place_of(url: URL, table: str) -> str:
@@ -189,11 +190,12 @@ def check_database(dialect: Dialect) -> None:
 def _trigger(table: str, channel: str) -> tuple[str, str]:
     """Returns the statements by which PostgreSQL announces new rows, once for each transaction."""
     quoted = '"' + table.replace(".", '"."') + '"'  # the name may be a word of SQL
+    function = quoted[:-1] + '_notify"'
     body = f"BEGIN PERFORM pg_notify('{channel}', ''); RETURN NULL; END"
     return (
-        f"CREATE OR REPLACE FUNCTION {table}_notify() RETURNS trigger LANGUAGE plpgsql AS '{_quoted(body)}'",
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS '{_quoted(body)}'",
         f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {quoted}"
-        f" FOR EACH STATEMENT EXECUTE FUNCTION {table}_notify()",
+        f" FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
     )
 
 
