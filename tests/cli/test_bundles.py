@@ -40,3 +40,4 @@ def test_cancel_ends_it(url: str, bundle: str) -> None:
 def test_one_that_is_not_known(url: str, topic: str) -> None:
     shown = wheelq("bundle", "show", f"{topic}:01H", url=url)
     assert (shown.code, "is not known" in shown.out) == (3, True)
+    assert wheelq("bundle", "cancel", f"{topic}:none", "--yes", url=url).code == 3

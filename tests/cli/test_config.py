@@ -92,3 +92,11 @@ def test_a_misspelt_variable_is_an_error_here_too(monkeypatch: pytest.MonkeyPatc
     answer = wheelq("config")
     assert answer.code == 2
     assert "did you mean WHEELQ_WORKER_CONCURRENCY?" in answer.err
+
+
+@pytest.mark.parametrize("command", [("config", "--into"), ("script", "--into"), ("init",)])
+def test_a_place_that_cannot_be_written_to_is_named(command: tuple[str, ...]) -> None:
+    answer = wheelq(*command, "/dev/null/x" if command == ("init",) else "/dev/null")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("/dev/null")
+    assert "cannot be used" in answer.err

@@ -32,6 +32,11 @@ def test_a_server_without_redis_is_healthy_but_not_ready(tmp_path: Path, start: 
     assert f"127.0.0.1:{port}/readyz answered 503" in answer.err
 
 
+def test_what_is_no_name_of_a_host_does_not_answer() -> None:
+    answer = wheelq("health", "--host", "bad..host")
+    assert (answer.code, "bad..host:7380 does not answer" in answer.err) == (1, True)
+
+
 def test_an_unanswered_port_is_reported() -> None:
     port = free_port()
     answer = wheelq("health", "--port", port)

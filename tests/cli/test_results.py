@@ -37,3 +37,10 @@ def test_a_finished_job_is_shown_waited_for_and_run_again(url: str, topic: str) 
     again = wheelq("rerun", topic, "--group", "g", "--since", "1h", url=url)
     assert again == (0, "1 job runs again in g; 0 left out, because it has not finished them yet\n", "")
     assert wheelq("rerun", topic, "--group", "none", "--since", "1h", url=url).code == 2
+
+
+def test_to_wait_for_a_job_that_is_not_known_says_so(url: str, topic: str) -> None:
+    with Client.connect(url) as client:
+        client.configure(topic, keep_done_ms=60_000)
+    answer = wheelq("wait", topic, "none", url=url)
+    assert (answer.code, "is not known" in answer.err) == (3, True)

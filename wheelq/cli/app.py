@@ -137,6 +137,13 @@ class Commands(TyperGroup):
 
             output.complain(error)
             raise typer.Exit(output.exit_code(error)) from error
+        except OSError as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):  # the other end of a pipe reads no more
+                raise
+            from wheelq.cli import output
+
+            output.say_aside(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}")
+            raise typer.Exit(output.FAILED) from error
 
 
 def load_command(name: str, command: LazyCommand) -> Any:

@@ -37,7 +37,10 @@ def show(session: Session, bundle: BundleId) -> None:
 
 @app.command()
 def cancel(session: Session, bundle: BundleId, yes: Yes = False) -> None:
-    """Cancel a bundle: nothing follows it, and its members that wait are cancelled; running ones go on."""
+    """Cancel a bundle: nothing follows it, and its members that wait are cancelled; running ones go on.
+
+    Exit code 3: it is not known.
+    """
     if not yes:
         typer.confirm(f"Cancel {bundle} and all of its members that wait?", abort=True, err=True)
     with session.client() as client:

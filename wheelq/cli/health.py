@@ -27,7 +27,7 @@ def health(
     path = "/readyz" if ready else "/healthz"
     try:
         status, text = _ask(host, port, path, https, timeout)
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, UnicodeError) as error:  # the last: no name of a host
         say_aside(f"{host}:{port} does not answer: {str(error) or type(error).__name__}")
         raise typer.Exit(FAILED) from None
     if status != 200:

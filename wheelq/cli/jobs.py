@@ -240,9 +240,9 @@ def wait(
     timeout: Annotated[str | None, typer.Option(help="How long to wait: 30s, 5m. Default: for ever.")] = None,
     group: Annotated[str | None, typer.Option(help="Wait for this group only.")] = None,
 ) -> None:
-    """Wait until a job is done and print its result as JSON. Exit code 1: it was given up, or not done in time.
+    """Wait until a job is done and print its result as JSON. The topic must keep finished jobs: keep_done_ms.
 
-    The topic must keep finished jobs: keep_done_ms.
+    Exit code 1: it was given up, or not done in time; 3: it is not known.
     """
     seconds = None if timeout is None else parse_duration(timeout, "timeout")
     with session.client() as client:

@@ -21,8 +21,10 @@ from rich.text import Text
 
 from wheelq.base.printable import json_line, one_line, printable
 from wheelq.errors import (
+    BundleNotFound,
     ConfigurationError,
     InvalidInput,
+    JobNotFound,
     OutcomeUnknown,
     ServerTooOld,
     TlsFailed,
@@ -54,7 +56,9 @@ _REMEDIES: dict[type[WheelqError], str] = {
 
 
 def exit_code(error: WheelqError) -> int:
-    """Returns 2 if repeating the same command is useless, else 1."""
+    """Returns 2 if the command as given cannot work, 3 if what it names is not there, else 1."""
+    if isinstance(error, (JobNotFound, BundleNotFound)):
+        return NOT_FOUND
     is_unusable = isinstance(error, (InvalidInput, ConfigurationError)) or is_wrong_setup(error)
     return UNUSABLE if is_unusable else FAILED
 

@@ -458,6 +458,10 @@ def engine_of(database: str) -> Engine:
     try:
         url = make_url(database)
         is_sqlite = url.get_backend_name() == "sqlite"
+        if is_sqlite and url.database in (None, "", ":memory:"):
+            raise ConfigurationError(
+                "--database: a database in memory ends with its process: sqlite:////PATH names a file"
+            )
         options = {"connect_args": {"timeout": 30}} if is_sqlite else {"isolation_level": "READ COMMITTED"}
         engine = create_engine(url, **options)
     except (ArgumentError, ModuleNotFoundError) as error:

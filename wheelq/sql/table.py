@@ -194,8 +194,7 @@ def _trigger(table: str, channel: str) -> tuple[str, str]:
     body = f"BEGIN PERFORM pg_notify('{channel}', ''); RETURN NULL; END"
     return (
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS '{_quoted(body)}'",
-        f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {quoted}"
-        f" FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+        f"CREATE TRIGGER {channel}_notify AFTER INSERT ON {quoted} FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
     )
 
 
