@@ -367,6 +367,7 @@ def test_jitter_may_not_be_longer_than_occurrences_are_apart() -> None:
         ({"cron": "@daily", "tz": "Europe"}, "tz", "not a time zone"),
         ({"cron": "@daily", "tz": "../etc/passwd"}, "tz", "not a time zone"),
         ({"cron": "@daily", "tz": None}, "tz", "not a time zone"),
+        ({"cron": "@daily", "tz": "localtime"}, "tz", "not the same on each machine|not a time zone"),
         ({"every": 0.5}, "every", "at least 1 second"),
         ({"every": float("nan")}, "every", "must not be negative"),
         ({"every": "5m"}, "every", "seconds .* or a timedelta"),

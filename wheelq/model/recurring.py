@@ -37,6 +37,8 @@ Missed = Literal["coalesce", "skip", "all"]
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999, the last moment that a datetime can hold."""
 SHORTEST_MS = 1_000
+OF_THE_MACHINE = ("localtime", "posixrules", "posix/", "right/")
+"""Files among the time zones that are no zones of their own."""
 LONGEST_MS = 3_660 * 86_400_000
 SKIP_GRACE_MS = 60_000
 """With "skip": how late an occurrence may be made, by default."""
@@ -149,6 +151,10 @@ class Rule:
 
     def _check(self) -> None:
         zone_of(self.tz)
+        if self.tz.startswith(OF_THE_MACHINE):
+            raise InvalidInput(
+                "tz", f"{self.tz!r} is not the same on each machine: use an IANA name like Europe/Berlin"
+            )
         if self.start_ms is not None and self.end_ms is not None and self.end_ms < self.start_ms:
             raise InvalidInput("end", "must not be before start")
         first = self.next(self.start_ms - 1 if self.start_ms is not None else 0)
