@@ -126,6 +126,7 @@ def test_a_load_test_times_the_calls_and_tells_how_late_the_jobs_started(fleet: 
     assert "lateness" in (tmp_path / "load.html").read_text()
 
 
+@pytest.mark.long
 def test_the_run_time_begins_with_the_test_however_long_the_file_takes_to_load(fleet: str, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(BEFORE + SLOW + LOAD)
     code, said, rows = load(tmp_path, fleet, "-t", "3s", "--lateness-wait", "0", file="slow.py")
@@ -133,6 +134,7 @@ def test_the_run_time_begins_with_the_test_however_long_the_file_takes_to_load(f
     assert rows["schedule orders"].requests > 0, said
 
 
+@pytest.mark.long
 def test_a_limit_that_is_broken_makes_the_exit_code_1(fleet: str, tmp_path: Path) -> None:
     limits = ("--limit", "schedule mean 0.001", "--limit", "dead.list failures 0")
     code, said, _ = load(tmp_path, fleet, "--lateness-wait", "0", *limits)

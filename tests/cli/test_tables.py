@@ -95,6 +95,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_line_of_a_command_is_longer_than_80_columns_and_no_id_is_cut(
     url: str, filled: str, command: tuple[str, ...]

@@ -153,10 +153,12 @@ def test_djangos_own_cases_for_task_backends(working: Project) -> None:
     working.run_cases("cases")
 
 
+@pytest.mark.long
 def test_the_admin_site_shows_the_queues_and_runs_dead_tasks_again(working: Project) -> None:
     working.run_cases("admin_cases", "admin_settings")
 
 
+@pytest.mark.long
 def test_async_tasks_run_and_can_be_enqueued_from_async_code(working: Project) -> None:
     enqueued = working.ask("enqueue_async", "send", "anna")
     done = working.ask("wait", "send", enqueued["id"])
@@ -178,6 +180,7 @@ def test_a_task_whose_value_is_not_json_has_failed(working: Project) -> None:
     assert failed["errors"][0][0] == "builtins.TypeError"
 
 
+@pytest.mark.long
 def test_a_backend_with_more_attempts_tries_again(project: Project) -> None:
     project.work("--backend", "patient")
     done = project.ask("wait", "fail_twice", project.ask("enqueue", "fail_twice")["id"])
@@ -212,6 +215,7 @@ def test_with_on_commit_a_task_is_enqueued_when_its_transaction_commits(project:
     assert "bytes" in project.ask("refused_in_transaction")
 
 
+@pytest.mark.long
 def test_a_worker_serves_the_queues_that_it_is_given_of_a_backend_that_takes_any(project: Project) -> None:
     project.work("--backend", "any", "--queue", "letters")
     project.ask("enqueue_in", "any", "letters", "add", 2, 3)
@@ -233,6 +237,7 @@ def test_with_an_outbox_a_task_is_a_row_of_its_transaction(working: Project) -> 
     working.run_cases("outbox_cases", "outbox_settings")
 
 
+@pytest.mark.long
 def test_a_courier_delivers_the_tasks_of_an_outbox(project: Project) -> None:
     pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
     project.use("outbox_settings")
@@ -264,6 +269,7 @@ def test_a_misspelt_option_is_named_with_the_near_one(project: Project) -> None:
     assert "'max_attempt' is unknown; did you mean 'max_attempts'?" in said[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["use_database", "use_database_from_async"])
 def test_tasks_use_the_database_with_connections_that_are_closed_when_they_are_too_old(
     project: Project, task: str
@@ -276,6 +282,7 @@ def test_tasks_use_the_database_with_connections_that_are_closed_when_they_are_t
     assert project.lines() == ["fresh"] * 3  # CONN_MAX_AGE is 0
 
 
+@pytest.mark.long
 def test_a_task_that_the_worker_does_not_find_is_buried_with_an_error_that_names_it(project: Project) -> None:
     """As when its function was renamed, or the worker runs older code; others go on."""
     project.work()
@@ -286,6 +293,7 @@ def test_a_task_that_the_worker_does_not_find_is_buried_with_an_error_that_names
     assert "project.shop.tasks.remind_by_post is not a task that this process finds" in project.ask("buried")[0]
 
 
+@pytest.mark.long
 def test_a_killed_worker_loses_no_task(project: Project) -> None:
     first = project.work()
     enqueued = [project.ask("enqueue", "lasting", number)["id"] for number in range(3)]

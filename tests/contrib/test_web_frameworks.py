@@ -138,6 +138,7 @@ def nothing_is_left(url: str) -> bool:
         return (info.waiting, info.ready, info.running, info.retrying, info.dead) == (0, 0, 0, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", ["1", "4"], ids=["sync", "threads"])
 async def test_flask_under_gunicorn_loses_no_job_when_processes_are_killed_and_a_client_made_before_the_fork_works(
     site: Callable[..., Site], env: dict[str, str], ran: Counter[object], threads: str

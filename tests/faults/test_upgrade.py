@@ -287,6 +287,7 @@ with Client.connect(url, outbox=path) as client:
 NOBODY = "redis://127.0.0.1:1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deliverer_is_former", [True, False])
 def test_producers_of_two_releases_share_an_outbox(
     private_server: Callable[..., EmbeddedServer], former: Path, tmp_path: Path, deliverer_is_former: bool

@@ -18,6 +18,7 @@ def test_every_interleaving_makes_the_follower_exactly_once(model: object, least
     assert states > least, "the search has looked at little"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("defect", handover.DEFECTS)
 def test_each_wrong_hand_over_is_found(defect: str) -> None:
     _, way = handover.search(handover.DEFECTS[defect])

@@ -65,6 +65,7 @@ def test_a_patch_without_a_header_fails_by_name(tmp_path: Path) -> None:
     assert "bare.patch: the header has no line for mistake, tests" in done.stderr
 
 
+@pytest.mark.long
 def test_a_mutant_that_nobody_finds_makes_the_command_fail() -> None:
     done = run(*SURVIVOR)
     assert done.returncode == 1, done.stderr
@@ -72,6 +73,7 @@ def test_a_mutant_that_nobody_finds_makes_the_command_fail() -> None:
     assert "0 of 1 found" in done.stdout
 
 
+@pytest.mark.long
 def test_a_test_that_fails_without_the_mistake_finds_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "test_broken.py"
     broken.write_text("def test_that_never_passes():\n    assert False\n")
@@ -80,6 +82,7 @@ def test_a_test_that_fails_without_the_mistake_finds_nothing(tmp_path: Path) -> 
     assert "fails without the patch, too" in done.stdout
 
 
+@pytest.mark.long
 def test_tests_that_cannot_be_run_make_the_command_fail() -> None:
     done = run(*SURVIVOR[:-1], "tests/no_such_test.py")
     assert done.returncode == 2

@@ -33,6 +33,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "wheelq-dist", build)
 
 
+@pytest.mark.long
 def test_there_is_one_version_and_the_changelog_dates_it(dist: Path) -> None:
     first = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
     assert re.fullmatch(rf"## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", first)
@@ -42,18 +43,21 @@ def test_there_is_one_version_and_the_changelog_dates_it(dist: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_twine_accepts_both_and_renders_the_readme(dist: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir()]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
+@pytest.mark.long
 def test_the_wheel_holds_nothing_that_does_not_belong_there(dist: Path) -> None:
     command = [sys.executable, "-m", "check_wheel_contents", next(dist.glob("*.whl"))]
     answer = subprocess.run(command, cwd=dist, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_guide_the_scripts_and_the_files_of_config(dist: Path) -> None:
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
@@ -78,6 +82,7 @@ def python(version: str) -> Path:
     pytest.skip(f"Python {version} is not installed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_core_schedules_and_names_the_extra_for_what_it_lacks(version: str, dist: Path, tmp_path: Path) -> None:
     environment = tmp_path / "venv"

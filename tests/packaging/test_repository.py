@@ -53,6 +53,7 @@ def test_the_checks_cover_the_pythons_that_the_package_names() -> None:
     assert {"3.11", *WORKFLOWS["checks"]["jobs"]["python"]["strategy"]["matrix"]["python"]} == named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", WORKFLOWS["nightly"]["jobs"]["proof"]["strategy"]["matrix"]["command"])
 def test_each_nightly_proof_takes_the_options_that_it_is_given(command: str) -> None:
     """`--help` after them shows that a command knows its options: argparse reads them first."""

@@ -86,6 +86,7 @@ async def keep_nothing(self: Leases, topic: str, group: str, handles: Sequence[s
 find, ack, kept = Keyring.find, Leases.ack, dict[str, ApiKey]()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "mistake", "problem"),
     [

@@ -456,6 +456,7 @@ def test_an_outbox_counts_by_the_clock_as_its_producer_last_heard_it(
     assert bool([one for one in answers.untrue(seen) if "plain/p1" in one]) == is_early
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_how_fast_the_machine_is_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 13: httpcore closed a receiver's connection that was idle for five seconds by the machine's own clock."""

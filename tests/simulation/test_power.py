@@ -28,6 +28,7 @@ def test_a_cut_log_has_a_script_as_a_whole_or_not_at_all(cut: int, left: int) ->
     assert len(server.store.log) == left + 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("salt", [0, 2, 3])
 def test_primary_and_replica_come_back_together(salt: int) -> None:
@@ -41,6 +42,7 @@ def test_primary_and_replica_come_back_together(salt: int) -> None:
     assert 30 <= result.jobs <= 50
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("salt", range(2))
 def test_the_outbox_of_a_producer_that_was_killed_is_delivered_by_the_next(salt: int) -> None:
@@ -55,6 +57,7 @@ def test_the_outbox_of_a_producer_that_was_killed_is_delivered_by_the_next(salt:
     assert result.jobs >= 7
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_topic_whose_resumption_was_lost_with_the_power_is_resumed_again() -> None:
     """Its jobs waited for ever, and seemed to be lost."""
@@ -66,6 +69,7 @@ def test_a_topic_whose_resumption_was_lost_with_the_power_is_resumed_again() -> 
     assert sum("pause plain: done" in line for line in result.story.lines) == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("salt", [0, 2])
 def test_a_group_whose_removal_was_lost_with_the_power_is_removed_again(salt: int) -> None:

@@ -84,6 +84,7 @@ def test_a_job_that_an_outbox_keeps_is_delivered_before_it_is_cancelled() -> Non
     assert "no order explains its 2 calls" in runs_and_problems("cancel-before-parcel", plan)[1]
 
 
+@pytest.mark.long
 def test_jobs_that_a_stopping_worker_hands_back_run_again_at_once() -> None:
     """They are in one of its first shards, and their handler takes longer than its grace."""
     jobs = [schedule(n, 10.0, "plain", f"p{n}", 0.0, takes=8.0) for n in range(12)]
@@ -93,6 +94,7 @@ def test_jobs_that_a_stopping_worker_hands_back_run_again_at_once() -> None:
     assert "stopped at" in runs_and_problems("last-shard-only", plan)[1]
 
 
+@pytest.mark.long
 def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
     """Another worker has found it gone, but had no room; by the time it has, the frozen one is back."""
     jobs = [schedule(n, 9.0, "plain", f"p{n}", 0.0, takes=10.0) for n in range(20)]
@@ -104,6 +106,7 @@ def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
     assert "taken: worker-2 took plain/" in runs_and_problems("no-second-look", plan)[1]
 
 
+@pytest.mark.long
 def test_a_run_whose_delivery_another_worker_took_over_leaves_no_followers() -> None:
     """Its worker is frozen, and ends it when the follower of the other run has run and been forgotten."""
     chains = tuple(topic for topic in OWN_TOPICS if topic.trait == "chains")

@@ -54,6 +54,7 @@ def test_sixty_seeds_are_clean(first: int, shared: Path, tmp_path: Path) -> None
         assert reached.missing(together, 60) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_run_without_faults_and_odd_operations_is_what_was_asked_for() -> None:
     """Every job is created, promoted once at its due time, and run once."""

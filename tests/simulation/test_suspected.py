@@ -52,6 +52,7 @@ def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Fleet]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("salt", one_of(*range(3)))
 def test_jobs_are_in_time_after_a_fail_over_that_loses_the_last_horizon_of_a_resting_leader(salt: int) -> None:
     jobs = [schedule(n, 12.0 + n, "quiet", 26.0 + 2 * n) for n in range(6)]
@@ -59,6 +60,7 @@ def test_jobs_are_in_time_after_a_fail_over_that_loses_the_last_horizon_of_a_res
     assert run.run(Plan(salt, TOPICS, True, steps)).problems == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("salt", one_of(*range(3)))
 def test_jobs_run_though_a_fail_over_loses_the_registration_of_topics_that_clients_trust(salt: int) -> None:
     names = [topic.name for topic in TOPICS]
@@ -66,6 +68,7 @@ def test_jobs_run_though_a_fail_over_loses_the_registration_of_topics_that_clien
     assert run.run(Plan(salt, TOPICS, True, (fail_over(0.4, salt), *jobs))).problems == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("salt", one_of(*range(6)))
 def test_jobs_run_though_a_fail_over_loses_the_number_of_shards_that_a_client_trusts(salt: int) -> None:
     jobs = [schedule(n, 8.0 + n / 4, "plain", 1.0) for n in range(20)]
@@ -125,6 +128,7 @@ def test_a_group_made_during_a_change_of_shards_is_on_every_shard(
     assert all(b"late-comers" in groups for groups in ready.values()), ready
 
 
+@pytest.mark.long
 def test_the_kept_state_of_a_job_does_not_grow_with_its_reruns(fleets: list[Fleet], known: dict[str, Any]) -> None:
     sizes: list[int] = []
 

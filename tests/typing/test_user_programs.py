@@ -36,6 +36,7 @@ def check(found: Iterable[tuple[str, int, str]]) -> None:
     assert marked - errors.keys() == set()
 
 
+@pytest.mark.long
 def test_mypy_finds_errors_on_the_marked_lines_only() -> None:
     cache_less = ["--strict", "--config-file=", f"--cache-dir={os.devnull}", "--no-error-summary", "--no-pretty"]
     command = [sys.executable, "-m", "mypy", *cache_less, *map(str, PROGRAMS)]
@@ -45,6 +46,7 @@ def test_mypy_finds_errors_on_the_marked_lines_only() -> None:
     check((Path(path).name, int(line), text) for path, line, text in found)
 
 
+@pytest.mark.long
 def test_pyright_finds_errors_on_the_marked_lines_only() -> None:
     """It needs node, which its package may have to download."""
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *map(str, PROGRAMS)]
@@ -57,5 +59,6 @@ def test_pyright_finds_errors_on_the_marked_lines_only() -> None:
     check((Path(one["file"]).name, one["range"]["start"]["line"] + 1, one["message"]) for one in errors)
 
 
+@pytest.mark.long
 def test_right_programs_mark_nothing_and_wrong_ones_do() -> None:
     assert {program.stem for program in PROGRAMS if not expected(program)} == {"right_handlers", "right_tasks"}

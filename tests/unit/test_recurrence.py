@@ -205,6 +205,7 @@ def changes_of(zone: str, year: int) -> list[int]:
     return [at * 1000 for at, (before, after) in zip(moments[1:], pairwise(offsets), strict=True) if before != after]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=150)
 @given(
     change=clock_changes(),
