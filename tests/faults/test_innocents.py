@@ -11,7 +11,7 @@ import redis
 
 from tests.faults.stages import RECORD
 from tests.running import die, running
-from tests.waiting import until
+from tests.waiting import in_time, until
 from wheelq import Client, Job, JobSpec, Settings, Worker
 from wheelq.base.clock import SystemClock
 from wheelq.model.dead import Reason
@@ -129,6 +129,48 @@ async def test_a_start_that_was_counted_before_its_worker_froze_is_not_counted_a
     monkeypatch.setattr(Recovery, "count", count_and_freeze)
     await only_the_guilty_one_is_buried(url, prefix, "key")
     assert frozen
+
+
+async def test_a_worker_that_stops_before_a_job_has_its_turn_leaves_the_count_of_its_deliveries(
+    url: str, prefix: str, raw: redis.Redis
+) -> None:
+    """Otherwise a job that kills its workers would never be given up while others of them are stopped in good order."""
+    of_worker = WorkerSettings(renew_ms=100, abandoned_ms=ABANDONED_MS)
+    settings, ready = Settings(prefix=prefix, worker=of_worker), Keys(prefix).shard("t", 0).ready
+    busy, kills = asyncio.Event(), asyncio.Event()
+
+    def make() -> Worker:
+        worker = Worker.connect(url, settings=settings, concurrency=1)
+
+        @worker.handler("busy")
+        async def work(job: Job) -> None:
+            busy.set()
+            await asyncio.Event().wait()
+
+        @worker.handler("t", ordered=True)
+        async def handle(job: Job) -> None:
+            kills.set()
+            await asyncio.Event().wait()
+
+        return worker
+
+    with Client.connect(url, settings) as client:
+        client.schedule("t", key="kills", delay=0)
+        await die(make(), kills)
+        client.schedule("busy", delay=0)
+        next_one = make()
+        running_one = asyncio.create_task(next_one.run())
+        await in_time(busy.wait())
+
+        def delivered() -> list[tuple[bytes, int]]:
+            return [
+                (one["consumer"], one["times_delivered"]) for one in raw.xpending_range(ready, "default", "-", "+", 9)
+            ]
+
+        await until(lambda: delivered() == [(next_one.name.encode(), 1)])
+        next_one.stop(grace=0)
+        await running_one
+        assert [count for _, count in delivered()] == [1]
 
 
 async def only_the_guilty_one_is_buried(url: str, prefix: str, ordered: Literal[True, "key"]) -> None:

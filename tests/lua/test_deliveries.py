@@ -184,6 +184,15 @@ def test_streams_for_which_there_is_no_room_are_not_asked(shard: Shard) -> None:
 # hand_back
 
 
+def test_only_what_was_counted_is_taken_off_the_count(shard: Shard) -> None:
+    a, b = shard.deliver("a", "b")
+    ids = [a.entry_id, b.entry_id]
+    assert shard.send(worker.hand_back(shard.keys, "g", "w1", ABANDONED_MS, ids, uncounted={b.entry_id})) == 2
+    pending = shard.redis.xpending_range(shard.keys.ready, "g", "-", "+", 9)
+    assert [one["times_delivered"] for one in pending] == [0, 1]
+    assert {one["time_since_delivered"] >= ABANDONED_MS for one in pending} == {True}
+
+
 def test_a_delivery_handed_back_can_be_claimed_at_once(shard: Shard) -> None:
     a, b = shard.deliver("a", "b")
     before = shard.snapshot()

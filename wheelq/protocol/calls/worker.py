@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -355,9 +355,15 @@ def adopt(
     return scripted("adopt", (keys.ready,), args, read)
 
 
-def hand_back(keys: ShardKeys, group: str, consumer: str, idle_ms: int, entry_ids: Sequence[str]) -> Call[int]:
-    """Let others take over up to 500 deliveries at their next look. Returns how many this consumer still held."""
-    return scripted("hand_back", (keys.ready,), (group, consumer, idle_ms, *entry_ids), int)
+def hand_back(
+    keys: ShardKeys, group: str, consumer: str, idle_ms: int, entry_ids: Sequence[str], uncounted: Collection[str] = ()
+) -> Call[int]:
+    """Let others take over up to 500 deliveries at their next look. Returns how many this consumer still held.
+
+    Each is taken off the count of deliveries, but for those `uncounted` here.
+    """
+    ids = [f"={entry_id}" if entry_id in uncounted else entry_id for entry_id in entry_ids]
+    return scripted("hand_back", (keys.ready,), (group, consumer, idle_ms, *ids), int)
 
 
 def leave(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:

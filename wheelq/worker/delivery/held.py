@@ -71,8 +71,8 @@ class Delivery:
     """No other worker can have claimed it before this moment, by the server's clock."""
     is_redelivered: bool = False
     """Whether another worker had it before."""
-    is_counted: bool = False
-    """Whether its start here was counted, although it may not have started yet."""
+    is_counted: bool = True
+    """Whether Redis has counted this delivery. One that is taken over with an ordered shard is counted at its start."""
     turn_keeper: TurnKeeper | None = None
     """Told when the delivery is settled, if its shard runs in order."""
     started_ms: float = 0.0

@@ -298,7 +298,7 @@ class Recovery:
         safe_until_ms = asked_ms + self._me.settings.abandoned_ms - SAFETY_MS
         deliveries = []
         for entry in entries:
-            delivery = Delivery(shard, entry, safe_until_ms, is_redelivered=True)
+            delivery = Delivery(shard, entry, safe_until_ms, is_redelivered=True, is_counted=counts)
             self._me.held.add(delivery)
             if not (counts and await self._is_given_up(delivery, entry.deliveries)):
                 deliveries.append(delivery)

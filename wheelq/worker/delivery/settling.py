@@ -168,13 +168,14 @@ class Settler:
 
         Those whose cancellation was requested are buried, because no other worker knows of that.
         """
-        cancelled = [one for one in map(self._me.held.of(shard).get, entry_ids) if one is not None and one.is_cancelled]
-        for delivery in cancelled:
+        held = [one for one in map(self._me.held.of(shard).get, entry_ids) if one is not None]
+        for delivery in [one for one in held if one.is_cancelled]:
             if not self._has_ended(delivery):
                 await self._bury_cancelled(delivery)
+        uncounted = {one.entry.entry_id for one in held if not one.is_counted}
         for first in range(0, len(entry_ids), HAND_BACK_AT_ONCE):
             part = entry_ids[first : first + HAND_BACK_AT_ONCE]
-            call = calls.hand_back(shard.keys, self._me.group, self._me.name, HAND_BACK_IDLE_MS, part)
+            call = calls.hand_back(shard.keys, self._me.group, self._me.name, HAND_BACK_IDLE_MS, part, uncounted)
             await self._me.transport.send(call)
 
     def _has_ended(self, delivery: Delivery) -> bool:
