@@ -155,6 +155,15 @@ async def test_a_bad_field_is_named_and_nothing_is_made(http: Http, body: Any, f
     assert answer.json()["detail"]
 
 
+@pytest.mark.parametrize("asked", [f"{JOBS}/%FF", f"{JOBS}/a?partition_key=%C3"])
+async def test_a_url_that_is_not_utf_8_is_refused(http: Http, aclient: AsyncClient, asked: str) -> None:
+    await aclient.schedule("orders", key="\ufffd", delay=60)
+    answer = await http.get(asked)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert answer.json()["detail"] == "Its path and query must be UTF-8, percent-encoded."
+    assert (await http.get(f"{JOBS}/{quote(chr(0xFFFD))}")).status_code == 200
+
+
 @pytest.mark.parametrize("at", ["tomorrow", "2030-01-31", "2030-01-31T08:00:00", "2030-02-30T08:00:00Z"])
 async def test_a_wrong_moment_is_refused_with_an_example(http: Http, at: str) -> None:
     detail = (await http.post(JOBS, json={"at": at})).json()["detail"]

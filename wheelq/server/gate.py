@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -92,6 +93,8 @@ class Gate:
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and int(length) > self._body_max_bytes:
             return problems.too_large(self._body_max_bytes)
+        if not _is_text(scope.get("raw_path") or b"") or not _is_text(scope["query_string"]):
+            return Problem(problems.BAD_REQUEST, "Its path and query must be UTF-8, percent-encoded.")
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
@@ -144,3 +147,13 @@ class Gate:
     def _overloaded(self) -> Problem:
         under_way = counted(self._max_in_flight, "request is", "requests are")
         return Problem(problems.OVERLOADED, f"{under_way} under way.")
+
+
+def _is_text(encoded: bytes) -> bool:
+    """Whether this part of a URL is UTF-8. What is not would be read as a name that others have, too."""
+    try:
+        if b"%" in encoded:
+            unquote_to_bytes(encoded).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
