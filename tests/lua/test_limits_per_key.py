@@ -29,6 +29,15 @@ def left_by_limits(shard: Shard) -> tuple[str, ...]:
     return shard.keys.held, shard.keys.permits, shard.keys.permitted
 
 
+def move_held(shard: Shard, key: str, order: str, id: str, due_ms: int) -> None:
+    """As if a job that is held back were due then: the server's clock was ahead when it was."""
+    [*places] = shard.redis.zscan_iter(shard.keys.held, f"{key}\x1f{order}*\x1f{id}")
+    assert len(places) == 1
+    shard.redis.zrem(shard.keys.held, places[0][0])
+    shard.redis.zadd(shard.keys.held, {f"{key}\x1f{order}{due_ms:016.2f}\x1f{id}": 0})
+    shard.redis.zadd(shard.keys.delayed, {id: HELD + due_ms})
+
+
 class Keyed:
     """A shard whose topic has limits per key."""
 
@@ -233,7 +242,7 @@ def test_after_the_clock_was_set_back_a_rate_holds_nobody_up_and_nobody_goes_ear
     assert keyed.held() == ["a2", "b2"]
     later_ms = shard.now_ms() + 3_600_000
     shard.redis.zadd(shard.keys.paces, {"ann": later_ms * 1_000, "bob": 0})
-    shard.redis.zadd(shard.keys.delayed, {"b2": HELD + later_ms})
+    move_held(shard, "bob", "1", "b2", later_ms)
     assert keyed.sweep("ann", "bob") == ["a2"]
     assert keyed.swept.keys is not None
     assert keyed.swept.keys.later == [(f"{KEY_MARK}bob", later_ms)]
@@ -256,6 +265,39 @@ def test_who_is_held_back_no_more_is_passed_over(shard: Shard, how: str) -> None
             keyed.sweep()
     shard.ack(entries)
     assert keyed.sweep("ann")[-1] == "a3"
+
+
+def test_who_was_moved_and_is_held_back_again_goes_by_the_new_due_time(shard: Shard) -> None:
+    keyed = Keyed(shard, 1)
+    shard.make_group("g")
+    keyed.wait("ann", "a1", "a2", "a3")
+    keyed.sweep()
+    shard.send(producer.reschedule(shard.keys, "a2", "+1"))
+    shard.wait_until(shard.redis.zscore(shard.keys.delayed, "a2"))
+    keyed.sweep()
+    assert keyed.held() == ["a3", "a2"]
+    shard.ack(shard.read("g", "w1"))
+    assert keyed.sweep("ann") == ["a3"]
+    shard.ack(shard.read("g", "w1"))
+    assert keyed.sweep("ann") == ["a2"]
+    assert shard.redis.zcard(shard.keys.held) == 0
+
+
+def test_due_jobs_pass_one_that_was_run_now_before_the_clock_was_set_back(shard: Shard) -> None:
+    keyed = Keyed(shard, 1)
+    shard.make_group("g")
+    keyed.wait("ann", "a1", "a2", "a3")
+    keyed.sweep()
+    assert shard.send(producer.run_now(shard.keys, "a2")) == "held_back"
+    later_ms = shard.now_ms() + 3_600_000
+    move_held(shard, "ann", "0", "a2", later_ms)
+    shard.ack(shard.read("g", "w1"))
+    assert keyed.sweep("ann") == ["a3"]
+    shard.ack(shard.read("g", "w1"))
+    assert keyed.sweep("ann") == []
+    assert keyed.swept.keys is not None
+    assert keyed.swept.keys.later == [(f"{KEY_MARK}ann", later_ms)]
+    assert keyed.held() == ["a2"]
 
 
 def test_a_batch_that_is_cut_says_so_and_loses_nobody(shard: Shard) -> None:

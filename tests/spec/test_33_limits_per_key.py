@@ -217,8 +217,9 @@ async def test_jobs_that_are_held_back_are_listed_in_due_order_with_all_others(
     run(worker)
     await aclient.schedule(topic, key="a0", delay=0, partition_key="ann")
     await have_started(gate, "a0")
-    for id in ("a1", "a2", "a3"):
-        await aclient.schedule(topic, key=id, delay=0, partition_key="ann", priority="low" if id == "a2" else "normal")
+    for n, id in enumerate(("a1", "a2", "a3")):
+        priority = "low" if id == "a2" else "normal"
+        await aclient.schedule(topic, key=id, delay=0.005 * n, partition_key="ann", priority=priority)
     await aclient.schedule(topic, key="later", delay=1_800, partition_key="ann")
     await are_held(aclient, topic, 3)
     expected = ["a1", "a2", "a3", "later"]

@@ -51,16 +51,19 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
   function chosen.serve(key)
     if served[key] or not any_held then return end
     served[key] = true
-    local skipped, again_at = 0, 0
+    local skipped, again_at, first_early = 0, 0, nil
     for _ = 1, MOST_SERVED do
       local place = next_held(held, key, skipped)
       waits[key] = place ~= nil
-      if not place then return end
-      local member = string.match(place, '^[^\31]*\31[^\31]*\31(.*)$')
+      if not place then return first_early and serve_again(key, first_early) end
+      local order, rank, member = string.match(place, '^[^\31]*\31(.)([^\31]*)\31(.*)$')
       local score = tonumber(redis.call('ZSCORE', delayed, member) or 0)
       local record = is_held(score) and not taken[member] and redis.call('HGET', jobs, member)
-      if taken[member] or not is_held(score) or (record and key_of(record) ~= key) then
+      local is_here = is_held(score) and not was_moved(held, key, member, unheld(score), rank)
+      if taken[member] or not is_here or (record and key_of(record) ~= key) then
         redis.call('ZREM', held, place) -- it was cancelled or moved
+      elseif order == RUN_NEXT and unheld(score) > last then -- the clock was set back: those behind it may be due
+        skipped, first_early = skipped + 1, first_early or math.ceil(unheld(score))
       else
         local can, can_at = may_go(key)
         if unheld(score) > last then can, can_at = false, math.ceil(unheld(score)) end -- the clock was set back
@@ -71,7 +74,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
         skipped = skipped + 1
       end
     end
-    if again_at then serve_again(key, again_at) end
+    if again_at then serve_again(key, math.min(again_at, first_early or again_at)) end
   end
   function chosen.offer(member, score, record)
     local key = key_of(record)

@@ -110,6 +110,7 @@ end
 -- rescore(delayed, retries, members, from, to): gives these members other scores; all are numbers.
 -- putting_back(delayed, retries, held): two functions. hold(member, score, key, order): a due job is to be held back; those in
 -- the order RUN_NEXT go before those IN_ORDER. put_back(): holds them back.
+-- was_moved(held, key, member, stands, rank): whether this job, with this due time now, has another place than that of this rank.
 -- unhold(delayed, retries, most): up to `most` of those that are held back wait like all others again. Returns whether
 -- more may be held back.
 local RUN_NEXT, IN_ORDER = '0', '1'
@@ -139,6 +140,12 @@ local function putting_back(delayed, retries, held)
     members, from, to, ranks = {}, {}, {}, {}
   end
   return hold, put_back
+end
+local function was_moved(held, key, member, stands, rank)
+  if math.abs(stands - (tonumber(rank) or 0)) < 1 then return false end
+  local place = string.format('%016.2f', stands) .. '\31' .. member
+  local function has(order) return redis.call('ZSCORE', held, key .. '\31' .. order .. place) end
+  return has(IN_ORDER) or has(RUN_NEXT)
 end
 local function unhold(delayed, retries, most)
   local found = redis.call('ZRANGEBYSCORE', delayed, HELD, '(' .. 2 * HELD, 'WITHSCORES', 'LIMIT', 0, most)
