@@ -65,6 +65,21 @@ def test_entries_kept_by_retention_do_not_count(shard: Shard) -> None:
     assert states(shard) == (0, 0, 0, 0, 0)
 
 
+def test_what_was_added_while_the_clock_was_ahead_is_trimmed_all_the_same(shard: Shard) -> None:
+    """Otherwise nothing would be, until the clock gets there again: ids go on from the last."""
+    shard.make_group("g")
+    shard.redis.xadd(shard.keys.ready, {"id": "x"}, id=f"{shard.now_ms() + 100 * HOUR_MS}-1")
+    shard.redis.xreadgroup("g", "w1", {shard.keys.ready: ">"})
+    [(first, _)] = shard.redis.xrange(shard.keys.ready)
+    shard.redis.xack(shard.keys.ready, "g", first)
+    a, b = shard.deliver("a", "b")
+    shard.redis.hset(shard.keys.counts, "born", 1)
+    shard.ack([a], retention_ms=200 * HOUR_MS)
+    assert shard.redis.xlen(shard.keys.ready) == 3
+    shard.ack([b], retention_ms=HOUR_MS)
+    assert shard.redis.xlen(shard.keys.ready) == 0
+
+
 def test_without_a_group_all_that_was_promoted_is_ready(shard: Shard) -> None:
     shard.schedule(("a", "+0"), ("b", "+0"))
     assert states(shard) == (0, 2, 0, 0, 0)

@@ -250,6 +250,16 @@ def test_an_answer_is_kept_for_one_to_two_turns(shard: Shard) -> None:
     assert TURN_MS - 5_000 < shard.redis.pttl(key) <= 2 * TURN_MS  # a busy machine asks late
 
 
+def test_a_hash_that_a_clock_ahead_has_made_last_expires_as_others_do(shard: Shard) -> None:
+    for key in tags_of(shard.keys, TURN_MS):
+        shard.redis.hset(key, "an answer", "x")
+        shard.redis.pexpire(key, 400 * 86_400_000)
+    shard.send(call(shard.keys, ("a", f"+{MINUTE_MS}", MINE)))
+    [key] = [key for key in tags_of(shard.keys, TURN_MS) if shard.redis.hexists(key, TAG.name)]
+    assert shard.redis.hlen(key) == 2
+    assert shard.redis.pttl(key) <= 2 * TURN_MS
+
+
 def test_an_answer_does_not_outlive_its_turns_in_a_hash_that_is_used_again(shard: Shard) -> None:
     """When a turn ends, the server may still show the hash that ends with it; the next turn does not add to it."""
     for key in tags_of(shard.keys, TURN_MS):

@@ -20,7 +20,8 @@ elseif redis.call('EXISTS', ready) == 1 then
   local ms, seq = parts(last)
   local least = string.format('%.0f-%.0f', ms, seq + 1)
   local kept = string.format('%.0f-0', math.max(now_ms() - retention_ms, 0))
-  if retention_ms > 0 and after(least, kept) then least = kept end
+  local is_aged = retention_ms > 0 and ms - now_ms() <= retention_ms -- as in `trim`
+  if is_aged and after(least, kept) then least = kept end
   if redis.call('XTRIM', ready, 'MINID', '~', least, 'LIMIT', MOST_AT_ONCE) >= MOST_AT_ONCE then return 2 end
   redis.call('XTRIM', ready, 'MINID', least)
   if redis.call('XLEN', ready) == 0 then redis.call('UNLINK', ready) end

@@ -70,7 +70,7 @@ local function trim(ready, retention_ms, now, counts, infos)
     if not least or after(least, cut) then least = cut end
   end
   if not least then return 0, false end
-  if retention_ms > 0 then
+  if retention_ms > 0 and parts(least) - now <= retention_ms then -- else the clock was ahead, and ids tell no age
     local kept = string.format('%.0f-0', math.max(now - retention_ms, 0))
     if after(least, kept) then least = kept end
   end

@@ -33,9 +33,10 @@ local function keep_answer(tag, replies, even, odd, turn_ms)
   local function keep_in(key)
     local left = redis.pcall('PTTL', key)
     local is_in_use = type(left) == 'number' and left >= turn_ms
+    local is_too_long = is_in_use and left > 2 * turn_ms -- the clock was set back
     if not is_in_use then redis.pcall('PEXPIRE', key, 0) end -- a hash can be seen in the millisecond in which it ends
     redis.pcall('HSET', key, tag, table.concat(answer))
-    if not is_in_use then redis.pcall('PEXPIRE', key, string.format('%.0f', (turn + 2) * turn_ms - now)) end
+    if not is_in_use or is_too_long then redis.pcall('PEXPIRE', key, string.format('%.0f', (turn + 2) * turn_ms - now)) end
   end
   keep_in(turn % 2 == 0 and even or odd)
 end
