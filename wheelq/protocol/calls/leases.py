@@ -125,7 +125,7 @@ def note(keys: ShardKeys, group: str, leases: Sequence[LeaseId], note: bytes) ->
     """Record the progress of up to 500 leased jobs. Returns for each whether its lease was still valid."""
     args: list[Argument] = [group, CONSUMER, PROGRESS_KEEP_MS]
     for item in leases:
-        args += (item.entry_id, item.member.partition(b"\x1f")[0], note, item.number)
+        args += (item.entry_id, item.member, note, item.number)
     return scripted("note", (keys.ready, keys.progress), args, _each)
 
 

@@ -23,7 +23,7 @@ for d = 1, amount do
   local n = FIRST + 3 * d - 3
   local entry, member = ARGV[n], ARGV[n + 1]
   local record = not named[entry] and is_leased(ready, group, consumer, entry, ARGV[n + 2])
-    and record_named(ready, entry, string.match(member, '^([^\31]*)\31?([^\31]*)'))
+    and record_named(ready, entry, member)
   local is_theirs = record and (bundles or not bundle_of(record)) or false
   named[entry] = named[entry] or is_theirs -- the handle of a former lease does not count
   local has_room = (wanted[d] or 0) <= room

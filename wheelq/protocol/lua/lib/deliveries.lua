@@ -19,13 +19,13 @@ local function is_leased(ready, group, consumer, entry, number)
 end
 
 -- part: handed
--- record_named(ready, entry, id, group): the record in this entry, '' if it has none or is gone; nil if it is of another job,
--- or not of this group's retry ('': of none; nil: any). A handle comes back from its caller, who may have altered it.
-local function record_named(ready, entry, id, group)
+-- record_named(ready, entry, member): the record in this entry, '' if it has none or is gone; nil if its job has another
+-- member: a handle comes back from its caller, who may have altered it.
+local function record_named(ready, entry, member)
   local found = redis.call('XRANGE', ready, entry, entry)[1]
   if not found then return '' end
   local fields = found[2]
-  return fields[2] == id and (not group or (fields[10] or '') == group) and (fields[8] or '') or nil
+  return member == fields[2] .. (fields[10] and '\31' .. fields[10] or '') and (fields[8] or '') or nil
 end
 
 -- part: ack
