@@ -171,6 +171,15 @@ def test_a_recurring_job_registers_a_topic_that_the_server_has_lost(
     assert [info.name for info in client.topics()] == ["orders"]
 
 
+def test_the_settings_of_a_topic_that_the_server_has_lost_can_be_changed(
+    raw: redis.Redis, settings: Settings, client: Client
+) -> None:
+    client.schedule("orders", delay=60)
+    _empty(raw, settings)
+    client.configure("orders", max_pending=7)
+    assert [(info.name, info.settings.max_pending) for info in client.topics()] == [("orders", 7)]
+
+
 def _empty(raw: redis.Redis, settings: Settings) -> None:
     """Delete everything of wheelq, as a restart without data does."""
     for key in raw.scan_iter(f"{settings.prefix}*"):

@@ -231,7 +231,12 @@ class Topics:
         """Change a topic's settings, or create it with them. Returns the topic. Raises: InvalidInput."""
         Topic().configured(changes)  # before a topic is created in vain
         yield from self.register(topic)
-        return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
+        try:
+            return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
+        except TopicNotFound:  # the server has lost it since it was read
+            self.forget(topic)
+            yield from self.register(topic)
+            return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
 
     def pause(self, topic: str, paused: bool, confirming: Confirmation[Any] | None = None) -> Operation[Topic]:
         """Pause or resume a topic. Returns it. Raises: TopicNotFound.
