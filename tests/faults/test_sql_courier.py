@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import delete, event, exc, update
+from sqlalchemy import delete, event, exc, text, update
 
 from tests.cli.commands import wheelq as run
 from tests.databases import DATABASES
@@ -347,6 +348,33 @@ async def test_a_lease_is_given_back_at_the_end(place: Place, url: str) -> None:
     schedule(place, "b")
     await delivered(courier(place, url), place)
     assert promotions(url) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgres"])
+async def test_a_courier_that_is_frozen_in_its_transaction_stops_no_other(
+    tmp_path: Path, url: str, client: Client, kind: str
+) -> None:
+    """It holds the lock on the lease as long as its session lasts. SQLite knows no such limit."""
+    with placed(kind, tmp_path) as place:
+        frozen, other = (courier(place, url, lease_s=1.0) for _ in range(2))
+        thaw, is_frozen = threading.Event(), threading.Event()
+        frozen._is_checked = True  # so that its first transaction is a turn
+
+        @event.listens_for(frozen._engine, "commit")
+        def freeze(connection: Any) -> None:
+            is_frozen.set()
+            thaw.wait(60)
+
+        step = asyncio.create_task(frozen.step())
+        await until(is_frozen.is_set)
+        schedule(place, "a")
+        running = asyncio.create_task(other.run())
+        await until(lambda: promotions(url) == {"a": 1})
+        thaw.set()
+        with pytest.raises(ServerError):
+            await step
+        other.stop()
+        await running
 
 
 async def test_what_a_frozen_courier_has_claimed_is_delivered_once_by_another(place: Place, url: str) -> None:
@@ -726,7 +754,7 @@ class Jumping(SystemClock):
         return super().monotonic() + self.ahead
 
 
-async def test_a_turn_takes_four_statements(place: Place, url: str) -> None:
+async def test_a_turn_takes_four_statements_and_a_limit_for_the_transaction(place: Place, url: str) -> None:
     """For the lease, the last turn's rows, the next rows and their claims, however many shards they go to."""
     one, statements = courier(place, url, settings=Settings(topic=TopicSettings(shards=4))), list[str]()
     schedule(place, "first")
@@ -737,7 +765,8 @@ async def test_a_turn_takes_four_statements(place: Place, url: str) -> None:
     schedule(place, *(f"more-{n}" for n in range(20)))
     statements.clear()
     await one.step()
-    assert [sql.split()[0] for sql in statements] == ["UPDATE", "DELETE", "SELECT", "UPDATE"]
+    limit = [] if one._engine.dialect.name == "sqlite" else ["SET"]
+    assert [sql.split()[0] for sql in statements] == [*limit, "UPDATE", "DELETE", "SELECT", "UPDATE"]
     await delivered(one, place)
     assert len(promotions(url, 4)) == 41
 
@@ -822,6 +851,9 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "duplicate": {"on_duplicate": "odd"},
     "kind": {"kind": "pause"},
     "moved": {"kind": "reschedule", "due": "+"},
+    "a number": {"record": text("5")},
+    "text": {"record": text("'text'")},
+    "asked": {"asked_us": text("'soon'")},
 }
 
 
@@ -840,12 +872,21 @@ async def test_a_damaged_row_goes_aside_and_its_neighbours_arrive(
     assert (bad["job_id"], bool(bad["error"]), bad["tag"]) == ("bad", True, None)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"record": value} for value in (b"", text("5"))),
+        *({"claimed_us": None}, {"claimed_us": text("'x'")}, {"terms": None}, {"terms": "zzz"}),
+        *({"turn_ms": None}, {"shard": None}, {"tag": text("'text'")}),
+    ],
+    ids=str,
+)
 async def test_a_row_that_is_damaged_after_it_was_claimed_goes_aside_with_those_that_were_sent_with_it(
-    sqlite: Place, url: str
+    sqlite: Place, url: str, damage: dict[str, Any]
 ) -> None:
     schedule(sqlite, "a", "b")
     await steps(courier(sqlite, url, ReplyLost("schedule", times=ALWAYS)), 2)
-    sqlite.change(record=b"")
+    sqlite.change(**damage)
     sqlite.end_lease()
     schedule(sqlite, "c")
     await in_time(delivered(courier(sqlite, url), sqlite))

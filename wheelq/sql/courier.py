@@ -28,7 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -469,9 +469,16 @@ def engine_of(database: str) -> Engine:
             "URLs such as postgresql+psycopg://…, mysql+pymysql://… and sqlite:///… name a driver that is installed"
         )
         raise ConfigurationError(f"--database: {error}; {remedy}") from error
+    if is_sqlite:
+        event.listen(engine, "connect", _read_any_text)
     if engine.dialect.is_async:
         raise ConfigurationError(f"--database: {url.drivername} is for asyncio; name another driver of this database")
     return engine
+
+
+def _read_any_text(connection: Any, _: object) -> None:
+    """Text that is not UTF-8 is damage of its row, and no reason to read none of the rows."""
+    connection.text_factory = partial(bytes.decode, errors="surrogateescape")
 
 
 def _asked_ms(row: Row, redis_us: int, now_us: int) -> int:

@@ -5,6 +5,7 @@ turn     hold or take the lease ─ delete and release what was answered ─ fix
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from wheelq.model.topic import Topic
 from wheelq.producer.outbox.kept import PARCELS_MS, due_at, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
-from wheelq.sql.table import Tables, database_us
+from wheelq.sql.table import Tables, database_us, end_if_idle
 
 MOST_ROWS = 2_000
 """The most rows that one turn takes up."""
@@ -44,6 +45,8 @@ LEAST_ROWS = 16
 MOST_BYTES = 4_000_000
 """About how many bytes of records one turn takes up."""
 KINDS = ("schedule", "cancel", "reschedule")
+SHARDS = re.compile(r"(\d{1,9}( |\Z)|\Z)")
+"""How terms begin: with the number of shards."""
 COUNTED = 100_000
 """Rows beyond this number are not counted."""
 MOST_CLAIMS = 8
@@ -165,6 +168,7 @@ class Rows:
         """Write down an outcome, and claim the next rows."""
         try:
             with self._transaction() as connection:
+                end_if_idle(connection, self._lease_us / 1e6)  # it locks the lease, and others wait for that
                 found = self._turn(connection, outcome, wanted)
         except Unavailable:
             self._reads_all = True  # the commit may have been made
@@ -223,18 +227,18 @@ class Rows:
 
     def _claimed(self, connection: Connection) -> list[Claim]:
         """Returns the claims of former couriers: each was, or may have been, sent as it is."""
-        c, found = self._rows.c, dict[bytes, Claim]()
+        c, found = self._rows.c, dict[Any, Claim]()  # by tag
         query = self._reading(c.tag, c.shard, c.terms, c.turn_ms, c.claimed_us).where(c.tag.is_not(None))
+        damaged = dict[object, str]()  # by tag: why
         for *values, tag, shard, terms, turn_ms, claimed_us in connection.execute(query):
             row = Row(*values)
-            place = Fixed(bytes(tag), shard, terms, turn_ms)
-            claim = found.setdefault(place.tag, Claim(row.topic, row.on_duplicate, place, claimed_us, True))
-            claim.rows.append(row)
-        for claim in list(found.values()):
-            if problem := next(filter(None, map(_damage, claim.rows)), None):
-                why = f"it, or a row that was sent with it, {problem}; it may have been delivered"
-                self._put_aside(connection, [(row.seq, why) for row in claim.rows])
-                del found[claim.place.tag]
+            if problem := _damage(row) or _damage_of_claim(tag, shard, terms, turn_ms, claimed_us):
+                damaged.setdefault(tag, problem)
+            claim = Claim(row.topic, row.on_duplicate, Fixed(tag, shard, terms, turn_ms), claimed_us, True)
+            found.setdefault(tag, claim).rows.append(row)
+        for tag, problem in damaged.items():
+            why = f"it, or a row that was sent with it, {problem}; it may have been delivered"
+            self._put_aside(connection, [(row.seq, why) for row in found.pop(tag).rows])
         return list(found.values())
 
     def _claim(self, connection: Connection, turn: Turn, wanted: Wanted) -> None:
@@ -246,10 +250,11 @@ class Rows:
         damaged: list[tuple[int, str]] = []
         claims: dict[tuple[str, int], tuple[object, Claim]] = {}  # by topic and shard: the last, which may take more
         for row in self._next(connection, turn, wanted, seen):
-            found, size = found + 1, size + len(row.record or b"")
+            found += 1
             if problem := _damage(row):
                 damaged.append((row.seq, f"it {problem}"))
                 continue
+            size += len(row.record or b"")
             is_debounced = row.kind == "schedule" and codec.is_debounced(bytes(row.record))
             may_join = is_debounced and seen.get((row.topic, row.job_id), True)
             if (row.topic, "") in seen or ((row.topic, row.job_id) in seen and not may_join):
@@ -399,15 +404,27 @@ def _damage(row: Row) -> str | None:
     """Returns why a row can never be delivered: not everything that writes to a table is an outbox of this release."""
     if row.kind not in KINDS:
         return f"is of kind {row.kind!r}, which this release does not know"
+    if not _are(str, row.topic, row.job_id, row.due, row.partition_key or "") or not _are(int, row.asked_us, row.tries):
+        return "has a value of another type"  # as SQLite allows
     try:
         if row.kind != "cancel":
             due_at(row.due, 0)
         if row.kind == "schedule":
             check_on_duplicate(row.on_duplicate)
-            codec.asked_at(bytes(row.record), 0)
+            codec.asked_at(memoryview(row.record).tobytes(), 0)
     except (codec.UnreadableRecord, ValueError, TypeError, LookupError) as error:
         return f"cannot be read: {error}"
     return None
+
+
+def _damage_of_claim(tag: object, shard: object, terms: object, turn_ms: object, claimed_us: object) -> str | None:
+    """Returns why nobody can tell where a claimed row was sent."""
+    is_place = isinstance(tag, bytes) and _are(int, shard, turn_ms, claimed_us) and isinstance(terms, str)
+    return None if is_place and SHARDS.match(str(terms)) else "is claimed by what cannot be read"
+
+
+def _are(kind: type, *values: object) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import socket
@@ -52,6 +53,8 @@ logger = logging.getLogger("wheelq.courier")
 NAME = "wheelq_outbox"
 OLDEST = {"postgresql": (12,), "mariadb": (10, 6), "mysql": (8, 0), "sqlite": (3, 35)}
 """The oldest release of each database that an outbox can be in."""
+MYSQL_IDLE_S = 60
+"""How long a connection to MySQL may be idle at least."""
 _NAME = re.compile(r"([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,39}")
 
 
@@ -88,8 +91,17 @@ def _rounded(element: database_us, sql: str, unit: int) -> str:
 
 
 _BIG = BigInteger().with_variant(Integer(), "sqlite")  # only an INTEGER counts up there
-_BYTES = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb")
-_TAG = LargeBinary().with_variant(VARBINARY(12), "mysql", "mariadb")
+
+
+class _AsStored(LargeBinary):
+    """Bytes in SQLite, or whatever else somebody has stored there: that is no reason to read none of the rows."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        return None
+
+
+_BYTES = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb").with_variant(_AsStored(), "sqlite")
+_TAG = LargeBinary().with_variant(VARBINARY(12), "mysql", "mariadb").with_variant(_AsStored(), "sqlite")
 
 
 class Tables:
@@ -165,6 +177,22 @@ class Tables:
         first = insert(self.courier).values(one=1, holder="", until_us=0)
         written = str(first.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
         return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), written]
+
+
+def end_if_idle(connection: Connection, seconds: float) -> None:
+    """Let the server end this transaction if nothing comes for so long: a process that is frozen in it keeps its locks.
+
+    MySQL ends only whole connections, which wait between transactions, too. SQLite's locks last until the process ends.
+    """
+    if connection.dialect.name == "postgresql":
+        limit = f"LOCAL idle_in_transaction_session_timeout = {math.ceil(seconds * 1000)}"
+    elif getattr(connection.dialect, "is_mariadb", False):
+        limit = f"SESSION idle_transaction_timeout = {math.ceil(seconds)}"
+    elif connection.dialect.name == "mysql":
+        limit = f"SESSION wait_timeout = {max(math.ceil(seconds), MYSQL_IDLE_S)}"
+    else:
+        return
+    connection.exec_driver_sql(f"SET {limit}")
 
 
 def place_of(url: URL, table: str) -> str:
