@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import django
 
@@ -155,6 +156,8 @@ def refusals():
         refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"max_attempts": 0}})),
         refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"keep_results": "a day"}})),
         refusal(lambda: type(task_backends["default"])("x", {"QUEUES": ["no spaces"]})),
+        refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"outbox": 1}})),
+        refusal(lambda: type(task_backends["default"])("x", {"OPTIONS": {"on_commit": "no"}})),
     ]
 
 
@@ -166,6 +169,14 @@ def refusal(call):
         name = "InvalidTask" if isinstance(error, InvalidTaskError) else type(error).__name__
         return [name, str(error)]
     return ["nothing", ""]
+
+
+def enqueue_to_a_path(path):
+    """Enqueue while Redis is away, with an outbox that is named by a Path."""
+    options = {"OPTIONS": {"outbox": Path(path), "url": "redis://127.0.0.1:1"}}
+    backend = type(task_backends["default"])("x", options)
+    backend.enqueue(tasks.add, [2, 3], {})
+    return os.path.exists(path)
 
 
 def migrate():

@@ -257,11 +257,12 @@ def test_unsupported_options_are_refused_by_djangos_own_errors(project: Project)
         "TypeError",
         *["TaskResultDoesNotExist"] * 4,
         "TaskResultMismatch",
-        "ImproperlyConfigured",
-        "ImproperlyConfigured",
-        "ImproperlyConfigured",
-        "ImproperlyConfigured",
+        *["ImproperlyConfigured"] * 6,
     ]
+
+
+def test_an_outbox_file_may_be_named_by_a_path(project: Project, tmp_path: Path) -> None:
+    assert project.ask("enqueue_to_a_path", str(tmp_path / "outbox.db"))
 
 
 def test_a_misspelt_option_is_named_with_the_near_one(project: Project) -> None:

@@ -1002,6 +1002,11 @@ async def test_it_waits_for_its_tables_and_names_the_remedy(
     assert promotions(url) == {"a": 1}
 
 
+def test_the_outbox_command_refuses_what_is_for_the_other_kind(sqlite: Place, tmp_path: Path) -> None:
+    assert run("outbox", "--database", sqlite.url, "--deliver").code == 2
+    assert run("outbox", tmp_path / "outbox.db", "--retry").code == 2
+
+
 def test_the_outbox_command_says_why_the_database_cannot_be_used(sqlite: Place) -> None:
     sqlite.drop()
     result = run("outbox", "--database", sqlite.url, "--table", sqlite.table)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import redis
 
 from tests.found import ajob_of
 from tests.http.conftest import Http, calling
@@ -346,6 +347,22 @@ async def test_at_the_same_time_too(http: Http, aclient: AsyncClient) -> None:
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}, headers=key) for _ in range(8)))
     assert len({answer.text for answer in answers}) == 1
     assert (await aclient.topics())[0].waiting == 1
+
+
+async def test_an_answer_is_kept_no_longer_than_the_request_that_it_answers(
+    http: Http, url: str, settings: Settings
+) -> None:
+    """Otherwise another request with the key of one that is forgotten would get its answer."""
+    raw = redis.Redis.from_url(url)
+    body, key = {"delay": 60}, {"idempotency-key": "k-1"}
+    await http.post(JOBS, json=body, headers=key)
+    [claim] = raw.keys(f"{settings.prefix}:note:request:*")
+    [answer] = raw.keys(f"{settings.prefix}:note:answer:*")
+    assert raw.pttl(answer) < raw.pttl(claim)
+    raw.delete(answer)
+    raw.pexpire(claim, 60_000)  # as if it had been made long before: its first answer got lost
+    await http.post(JOBS, json=body, headers=key)
+    assert raw.pttl(answer) < raw.pttl(claim) <= 60_000
 
 
 async def test_another_request_with_the_same_idempotency_key_is_refused(http: Http) -> None:

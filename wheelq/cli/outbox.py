@@ -14,7 +14,7 @@ from wheelq.cli.output import distance, moment, say, say_json, stdout
 from wheelq.cli.output import table as table_
 from wheelq.cli.process import Daemon, logger
 from wheelq.client import Client
-from wheelq.errors import ConfigurationError
+from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.producer.outbox.kept import Kept
 from wheelq.producer.outbox.store import Outbox
 from wheelq.settings import OutboxSettings
@@ -45,8 +45,12 @@ def outbox(
     The outbox is a producer's file; or, with --database, a table whose jobs `wheelq courier` delivers.
     """
     if database and path is None:
+        if deliver:
+            raise InvalidInput("deliver", "is for a file: name it; a table's calls are delivered by `wheelq courier`")
         _show_table(session, database, table, retry)
         return
+    if retry:
+        raise InvalidInput("retry", "is for a table: name its --database, and no file")
     settings = session.settings.outbox
     file = Path(path or settings.path or "")
     if not (path or settings.path):

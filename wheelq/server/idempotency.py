@@ -35,6 +35,8 @@ from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
 
 KEY_CHARS = 255
+MARGIN_MS = 1_000
+"""How long before its request an answer is forgotten: it must not be taken for that of the next one with the key."""
 
 
 class Answers:
@@ -54,9 +56,8 @@ class Answers:
         """
         name = f"{caller}\n{key}"
         fingerprint = hashlib.sha256(request).digest()
-        claim = notes.remember(self._keys.note("request", name), fingerprint + id.encode(), self._kept_ms)
-        found = await self._transport.send(claim)
-        place = self._keys.note("answer", name)
+        claim, place = self._keys.note("request", name), self._keys.note("answer", name)
+        found = await self._transport.send(notes.remember(claim, fingerprint + id.encode(), self._kept_ms))
         if found is not None:
             if found[: len(fingerprint)] != fingerprint:
                 raise Problem(problems.KEY_REUSED, field="Idempotency-Key")
@@ -69,7 +70,10 @@ class Answers:
         if not _is_definite(made):
             return made
         try:
-            first = await self._transport.send(notes.remember(place, to_json(made), self._kept_ms))
+            left_ms = await self._transport.send(notes.left_ms(claim)) - MARGIN_MS
+            if left_ms <= 0:
+                return made
+            first = await self._transport.send(notes.remember(place, to_json(made), left_ms))
         except ServerError:  # what was made is there all the same, and this caller has no reason to repeat the request
             return made
         return made if first is None else from_json(first)

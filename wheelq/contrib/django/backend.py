@@ -35,7 +35,7 @@ class Options:
 
     url: str | None = None
     """The server; else WHEELQ_URL."""
-    outbox: str | bool | None = None
+    outbox: str | os.PathLike[str] | bool | None = None
     """An SQLite file on a local disk that keeps tasks while the server is away; True: the tables of the app
     `wheelq.contrib.django.outbox`, in Django's own transaction."""
     on_commit: bool = False
@@ -57,6 +57,12 @@ class Options:
         made = cls(**options)
         if isinstance(made.max_attempts, bool) or not isinstance(made.max_attempts, int) or made.max_attempts < 1:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: max_attempts must be a whole number from 1 on")
+        if not isinstance(made.outbox, str | os.PathLike | bool | None):
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}]['OPTIONS']: outbox must be a path, or True, not {made.outbox!r}"
+            )
+        if not isinstance(made.url, str | None) or not isinstance(made.on_commit, bool):
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: url must be text, and on_commit True or False")
         if made.outbox is True and made.on_commit:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: outbox=True needs no on_commit: leave it out")
         if not isinstance(made.keep_results, int | float) or not 0 < made.keep_results < 10**9:
@@ -82,7 +88,7 @@ class Options:
 @lru_cache
 def client_of(options: Options) -> Client:
     """Returns the client for these options: one for all threads of a process; forks get separate connections."""
-    file = options.outbox if isinstance(options.outbox, str) else None
+    file = None if isinstance(options.outbox, bool) else options.outbox
     return Client.connect(options.url, settings=options.settings(), outbox=file)
 
 
