@@ -439,8 +439,10 @@ async def test_changes_are_told_to_the_audit_log(serve: Callable[..., Any], give
     http = await serve(access="keys", token=token)
     with caplog.at_level(logging.INFO, "wheelq.audit"):
         await http.post(JOBS, json={"delay": 60, "id": "a", "payload": "secret"})
+        await http.post(JOBS, json={"delay": 60, "id": "a", "on_duplicate": "replace"})
         await http.delete(f"{JOBS}/a")
-    (line,) = [json.loads(record.message) for record in caplog.records if record.name == "wheelq.audit"]
+    first, line = [json.loads(record.message) for record in caplog.records if record.name == "wheelq.audit"]
+    assert (first["verb"], first["method"]) == ("change", "POST")
     assert line["key"] == key.id
     assert (line["verb"], line["method"], line["path"], line["status"]) == ("change", "DELETE", f"{JOBS}/a", 204)
     assert token not in caplog.text

@@ -84,6 +84,9 @@ async def test_a_key_sees_and_cancels_what_it_may(serve: Callable[..., Any], giv
         (("read:*", "change:*"), 200, 200),
     ]:
         http = await serve(access="keys", token=(await give(*scopes))[1])
+        if scopes[0] != "read:bills":
+            shown = (await http.get("/v1/topics/orders/jobs/job-0")).json()["bundle"]
+            assert shown == (bundle if scopes[0] == "read:*" else None), "it begins with the topic of what follows"
         answer = await http.get(path)
         assert answer.status_code == get
         if get == 200:

@@ -76,6 +76,14 @@ async def test_a_task_can_be_pulled_by_its_id_once_it_is_due(http: Http) -> None
     assert (await pull(http, task_id=1))["dm_error"] == 1203
 
 
+async def test_a_job_that_another_group_has_finished_is_not_shown(http: Http, aclient: AsyncClient) -> None:
+    await aclient.configure("t", keep_done_ms=60_000)
+    await aclient.schedule("t", "secret", key="42", delay=0)
+    [job] = (await http.post("/v1/topics/t/groups/g/lease", json={})).json()["jobs"]
+    await http.post("/v1/topics/t/groups/g/ack", json={"handles": [job["handle"]]})
+    assert (await pull(http, topic="t", task_id=42))["dm_error"] == 1203
+
+
 async def test_a_pulled_task_can_be_looked_up_for_days(http: Http, url: str) -> None:
     """By default three; kept in Redis with that time to live."""
     added = await add(http)

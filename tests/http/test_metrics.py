@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.http.conftest import BASE, Counting, Http
+from tests.http.conftest import BASE, Counting, Give, Http
 from tests.lua.shard import RECORD
 from tests.running import running
 from tests.transports import ALWAYS, AsyncWith, Unreachable
@@ -93,6 +93,13 @@ async def test_the_counts_and_measurements_of_the_fleet_are_exposed(http: Http, 
     assert found["wheelq_promoted_total", "orders"] == 1
     assert found["wheelq_due_jobs", "orders", "1m"] == 0
     assert found["wheelq_leader_changes_total", "orders"] == 1
+
+
+async def test_a_key_for_one_topic_is_not_told_of_what_belongs_to_none(serve: Callable[..., Any], give: Give) -> None:
+    for scope, is_told in (("read:orders", False), ("read:*", True)):
+        page = (await (await serve(access="keys", token=(await give(scope))[1])).get("/metrics")).text
+        for name in ("wheelq_schedulers", "wheelq_lost_workers"):
+            assert (name in page) is is_told, (scope, name)
 
 
 async def test_histograms_of_a_removed_group_are_not_told(http: Http) -> None:

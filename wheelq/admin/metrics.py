@@ -106,7 +106,7 @@ def expose(
 ) -> str:
     """Returns the metrics of the fleet, for topics that may be read; without a fleet, only that Redis is away.
 
-    SQL outboxes belong to no topic: they are left out unless the reader `reads_all`.
+    SQL outboxes, nodes and lost workers belong to no topic: they are left out unless the reader `reads_all`.
     """
     page: list[str] = []
     info = {} if fleet is None else fleet.info
@@ -123,6 +123,7 @@ def expose(
         _groups(page, fleet, readable)
         _recurring(page, fleet, readable)
         if reads_all:
+            _processes(page, fleet)
             _couriers(page, fleet)
         _server(page, fleet)
         _histograms(page, fleet, readable)
@@ -213,7 +214,6 @@ def _gauges(page: list[str], fleet: Fleet, topics: Sequence[TopicInfo]) -> None:
     gauge(page, "wheelq_topic_paused", "1 for a topic that is paused.", each(lambda info: int(info.settings.paused)))
     text = "Shards with a job that is due within half a second, or overdue, and no leader."
     gauge(page, "wheelq_shards_without_leader", text, each(lambda info: fleet.without_leader(info.name)))
-    gauge(page, "wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.processes.nodes))])
 
 
 def _groups(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
@@ -228,6 +228,10 @@ def _groups(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:
     }
     told = ((labels_of(topic=topic, group=group), n) for (topic, group), n in workers.items())
     gauge(page, "wheelq_workers", "Live workers of each group that has ever had one.", told)
+
+
+def _processes(page: list[str], fleet: Fleet) -> None:
+    gauge(page, "wheelq_schedulers", "Live scheduler nodes.", [("", len(fleet.processes.nodes))])
     text = "Workers that ended without a word in the last ten minutes."
     gauge(page, "wheelq_lost_workers", text, [("", fleet.processes.lost_workers)])
 

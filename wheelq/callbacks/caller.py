@@ -43,7 +43,7 @@ from wheelq.callbacks.destination import Destination, DestinationInfo, Room
 from wheelq.callbacks.names import Names
 from wheelq.callbacks.network import AddressRefused, GuardedTransport
 from wheelq.callbacks.services import Services
-from wheelq.callbacks.target import HEADER, Place, Target
+from wheelq.callbacks.target import Place, Target
 from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.job import Job
 from wheelq.model.retry import Bury, Retry, RetryAfter
@@ -247,7 +247,8 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in headers.items():
         lower = name.lower()
-        is_ours = lower.startswith((OWN_PREFIX, "webhook-")) or lower == HEADER or lower in NOT_PASSED_ON
+        read_as = lower.replace("_", "-")  # by receivers behind CGI or WSGI
+        is_ours = read_as.startswith((OWN_PREFIX, "webhook-")) or read_as in NOT_PASSED_ON
         if not is_ours and _is_token(lower) and value.isascii() and value.isprintable():
             found[lower] = value
     return found

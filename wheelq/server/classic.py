@@ -329,6 +329,8 @@ class Tasks:
             if note is None:
                 raise Problem(NO_TASK)
             return PulledTask(id, note[1:].decode())
+        if info.is_finished and PREFIX + GROUP not in info.groups:
+            raise Problem(NO_TASK)  # other groups had it, and to look at their jobs is another right
         content = as_text(info.payload)
         note = await self._transport.send(notes.remember(key, _BY_ID + content.encode(), self._kept_ms))
         await self._leases.take(topic, GROUP, id, info.shard)

@@ -136,7 +136,7 @@ class Route(APIRoute):
                         raise InvalidInput(name[:100], "is not known here")
                 if takes_json and not is_json(request.headers.get("content-type", "")):  # FastAPI would say 422
                     raise Problem(problems.UNSUPPORTED, field="Content-Type")
-                request.scope["wheelq.caller"] = caller
+                request.scope["wheelq.caller"], request.scope["wheelq.audit"] = caller, entry
                 strict = StrictRequest(request.scope, request.receive)
                 limits = service.job_limits
                 strict.limits = limits.of_many(service.settings.server.body_max_bytes) if takes_many else limits

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -175,6 +176,7 @@ def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
     """To replace a waiting job is to change it. Raises: Problem, unless the caller may."""
     if on_duplicate == "replace":
         caller_of(request).check_may(Verb.CHANGE, topic, "on_duplicate", ', which on_duplicate "replace" needs')
+        request.scope["wheelq.audit"].verb = Verb.CHANGE
 
 
 async def _once(request: Request, make: Make) -> dict[str, Any]:
@@ -328,7 +330,10 @@ async def _look(request: Request, topic: str, id: str, partition_key: str | None
     if info is None:
         raise Problem(problems.JOB_NOT_FOUND)
     headers = {"etag": f'"{info.due_ms}"'} if info.state is JobState.WAITING else None
-    if not caller_of(request).may(Verb.READ, topic):
+    caller = caller_of(request)
+    if info.bundle and not caller.may(Verb.READ, info.bundle.partition(":")[0]):
+        info = replace(info, bundle=None)  # its name begins with the topic of what follows
+    if not caller.may(Verb.READ, topic):
         info = JobInfo(info.id, info.topic, info.state, info.due_ms, None, {}, info.attempt, shard=info.shard)
     return answer(JobView.shows(info), headers=headers)
 
