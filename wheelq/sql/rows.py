@@ -36,7 +36,7 @@ from wheelq.model.topic import Topic
 from wheelq.producer.outbox.kept import PARCELS_MS, due_at, next_place
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import BATCH, Fixed
-from wheelq.sql.table import Tables, database_us, end_if_idle
+from wheelq.sql.table import Tables, begin_turn, database_us
 
 MOST_ROWS = 2_000
 """The most rows that one turn takes up."""
@@ -168,7 +168,7 @@ class Rows:
         """Write down an outcome, and claim the next rows."""
         try:
             with self._transaction() as connection:
-                end_if_idle(connection, self._lease_us / 1e6)  # it locks the lease, and others wait for that
+                begin_turn(connection, self._lease_us / 1e6)  # others wait for its locks
                 found = self._turn(connection, outcome, wanted)
         except Unavailable:
             self._reads_all = True  # the commit may have been made

@@ -179,20 +179,21 @@ class Tables:
         return [*made, *(_trigger(self.rows.fullname, self.channel) if dialect.name == "postgresql" else ()), written]
 
 
-def end_if_idle(connection: Connection, seconds: float) -> None:
+def begin_turn(connection: Connection, idle_s: float) -> None:
     """Let the server end this transaction if nothing comes for so long: a process that is frozen in it keeps its locks.
 
     MySQL ends only whole connections, which wait between transactions, too. SQLite's locks last until the process ends.
+    PostgreSQL must read the rows by their index: it takes a table that was never analyzed for an empty one, and sorts.
     """
     if connection.dialect.name == "postgresql":
-        limit = f"LOCAL idle_in_transaction_session_timeout = {math.ceil(seconds * 1000)}"
+        limit = {"idle_in_transaction_session_timeout": f"{math.ceil(idle_s * 1000)}"}
+        wanted = limit | {"enable_seqscan": "off", "enable_sort": "off", "jit": "off"}
+        local = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in wanted.items())
+        connection.exec_driver_sql(f"SELECT {local}")
     elif getattr(connection.dialect, "is_mariadb", False):
-        limit = f"SESSION idle_transaction_timeout = {math.ceil(seconds)}"
+        connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {math.ceil(idle_s)}")
     elif connection.dialect.name == "mysql":
-        limit = f"SESSION wait_timeout = {max(math.ceil(seconds), MYSQL_IDLE_S)}"
-    else:
-        return
-    connection.exec_driver_sql(f"SET {limit}")
+        connection.exec_driver_sql(f"SET SESSION wait_timeout = {max(math.ceil(idle_s), MYSQL_IDLE_S)}")
 
 
 def place_of(url: URL, table: str) -> str:
