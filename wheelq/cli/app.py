@@ -142,7 +142,7 @@ class Commands(TyperGroup):
                 raise
             from wheelq.cli import output
 
-            output.say_aside(f"{error.filename or 'the output'} cannot be used: {error.strerror or error}")
+            output.say_aside(f"{error.filename or 'a file, or the output,'} cannot be used: {error.strerror or error}")
             raise typer.Exit(output.FAILED) from error
 
 

@@ -117,7 +117,7 @@ def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | No
             found[duration] = parse_duration(found[duration], duration)
     if found.get("at") is not None:
         found["at"] = parse_at(str(found["at"]))
-    found["priority"] = str(found.get("priority") or "normal")
+    found["priority"] = "normal" if found.get("priority") is None else str(found["priority"])
     if found.get("key") is None:
         found["key"] = blake2b(f"{name}\n{number}\n".encode(errors="replace") + text, digest_size=12).hexdigest()
     return check_topic(topic), JobSpec(**found)
