@@ -886,21 +886,26 @@ async def test_a_damaged_row_goes_aside_and_its_neighbours_arrive(
     assert (bad["job_id"], bool(bad["error"]), bad["tag"]) == ("bad", True, None)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *({"record": value} for value in (b"", text("5"))),
-        *({"claimed_us": None}, {"claimed_us": text("'x'")}, {"terms": None}, {"terms": "zzz"}),
-        *({"turn_ms": None}, {"shard": None}, {"tag": text("'text'")}),
-    ],
-    ids=str,
-)
+DAMAGED_CLAIMS: dict[str, dict[str, Any]] = {
+    "empty": {"record": b""},
+    "a number": {"record": text("5")},
+    "not claimed": {"claimed_us": None},
+    "claimed": {"claimed_us": text("'soon'")},
+    "no terms": {"terms": None},
+    "terms": {"terms": "zzz"},
+    "no turn": {"turn_ms": None},
+    "no shard": {"shard": None},
+    "tag": {"tag": text("'text'")},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_CLAIMS)
 async def test_a_row_that_is_damaged_after_it_was_claimed_goes_aside_with_those_that_were_sent_with_it(
-    sqlite: Place, url: str, damage: dict[str, Any]
+    sqlite: Place, url: str, damage: str
 ) -> None:
     schedule(sqlite, "a", "b")
     await steps(courier(sqlite, url, ReplyLost("schedule", times=ALWAYS)), 2)
-    sqlite.change(**damage)
+    sqlite.change(**DAMAGED_CLAIMS[damage])
     sqlite.end_lease()
     schedule(sqlite, "c")
     await in_time(delivered(courier(sqlite, url), sqlite))
