@@ -1026,9 +1026,31 @@ def test_the_outbox_command_refuses_what_is_for_the_other_kind(sqlite: Place, tm
     assert run("outbox", tmp_path / "outbox.db", "--retry").code == 2
 
 
-def test_the_outbox_command_says_why_the_database_cannot_be_used(sqlite: Place) -> None:
-    sqlite.drop()
-    result = run("outbox", "--database", sqlite.url, "--table", sqlite.table)
+def test_the_outbox_command_names_the_remedy_if_there_are_no_tables(tmp_path: Path) -> None:
+    answer = run("outbox", "--database", f"sqlite:///{tmp_path}/empty.db")
+    assert (answer.code, "make it with wheelq courier" in answer.err, "WHEELQ_URL" in answer.err) == (2, True, False)
+
+
+def test_the_courier_command_ends_if_no_server_is_named(sqlite: Place) -> None:
+    """It would wait for a server that nobody has named."""
+    answer = run("courier", "--database", sqlite.url)
+    assert (answer.code, "no server named" in answer.err) == (2, True)
+
+
+async def test_rows_wait_while_no_server_is_named(sqlite: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "MOST_TRIES", 1)
+    monkeypatch.delenv("WHEELQ_URL", raising=False)
+    one = SqlCourier.connect(None, engine_of(sqlite.url), Settings(), table=sqlite.table)
+    schedule(sqlite, "a")
+    for _ in range(5):
+        with suppress(ConfigurationError, ServerError):
+            await one.step()
+    [row] = sqlite.all()
+    assert (row["error"], row["tries"]) == (None, 0)
+
+
+def test_the_outbox_command_says_why_the_database_cannot_be_used(tmp_path: Path) -> None:
+    result = run("outbox", "--database", f"sqlite:///{tmp_path}/nowhere/shop.db")
     assert (result.code, "the database cannot be used" in result.err, "Traceback" in result.err) == (1, True, False)
 
 

@@ -14,10 +14,10 @@ from wheelq.cli.output import distance, moment, say, say_json, stdout
 from wheelq.cli.output import table as table_
 from wheelq.cli.process import Daemon, logger
 from wheelq.client import Client
-from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.errors import ConfigurationError, InvalidInput, Unavailable
 from wheelq.producer.outbox.kept import Kept
 from wheelq.producer.outbox.store import Outbox
-from wheelq.settings import OutboxSettings
+from wheelq.settings import OutboxSettings, resolve_url
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -70,6 +70,10 @@ def _show_table(session: Session, database: str, table: str, retry: bool) -> Non
     from wheelq.sql.table import Tables
 
     kept = Rows(engine_of(database), Tables(table))
+    try:
+        kept.check()
+    except Unavailable as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ConfigurationError) else error) from None
     if retry:
         kept.retry()
     info, waits, aside = kept.info(), kept.shown(aside=False), kept.shown(aside=True)
@@ -135,6 +139,7 @@ def courier(
         say(f"the outbox {table} is there")
         return
     settings = daemon.begin()
+    resolve_url(daemon.url, settings)
     made = SqlCourier.connect(daemon.url, engine, settings, table=table)
 
     async def run() -> None:

@@ -498,5 +498,5 @@ def _did_nothing(error: WheelqError, sending: Sending, n: int) -> bool:
 
 def _counts(error: WheelqError) -> bool:
     """Whether an error may be the row's own fault, and not that of the servers or of their settings."""
-    waits = (AuthenticationFailed, NotLeader, NotReplicated, ServerFull, TopicUnreadable, TopicFull)
+    waits = (AuthenticationFailed, ConfigurationError, NotLeader, NotReplicated, ServerFull, TopicUnreadable, TopicFull)
     return not (isinstance(error, waits) or is_away(error) or is_wrong_setup(error))
