@@ -70,7 +70,7 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.reminders import Backoff, Loop
 from wheelq.settings import Settings, settings_in_force
 from wheelq.sql.rows import MOST_ROWS, Claim, Row, Rows, Settlement, Turn, Wanted, seqs_of
-from wheelq.sql.table import NAME, Listener, Tables, check_database, place_of
+from wheelq.sql.table import NAME, Listener, Tables, check_database, place_of, read_any_text
 from wheelq.transport import AsyncTransport, server_address
 from wheelq.transport.slots import Node
 
@@ -470,15 +470,10 @@ def engine_of(database: str) -> Engine:
         )
         raise ConfigurationError(f"--database: {error}; {remedy}") from error
     if is_sqlite:
-        event.listen(engine, "connect", _read_any_text)
+        event.listen(engine, "connect", read_any_text)
     if engine.dialect.is_async:
         raise ConfigurationError(f"--database: {url.drivername} is for asyncio; name another driver of this database")
     return engine
-
-
-def _read_any_text(connection: Any, _: object) -> None:
-    """Text that is not UTF-8 is damage of its row, and no reason to read none of the rows."""
-    connection.text_factory = partial(bytes.decode, errors="surrogateescape")
 
 
 def _asked_ms(row: Row, redis_us: int, now_us: int) -> int:

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import socket
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -194,6 +195,11 @@ def begin_turn(connection: Connection, idle_s: float) -> None:
         connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {math.ceil(idle_s)}")
     elif connection.dialect.name == "mysql":
         connection.exec_driver_sql(f"SET SESSION wait_timeout = {max(math.ceil(idle_s), MYSQL_IDLE_S)}")
+
+
+def read_any_text(connection: Any, _: object) -> None:
+    """Let a connection to SQLite read text that is not UTF-8: it is damage of its row, and no reason to read none."""
+    connection.text_factory = partial(bytes.decode, errors="surrogateescape")
 
 
 def place_of(url: URL, table: str) -> str:
