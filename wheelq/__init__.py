@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from wheelq.errors import TopicUnreadable as TopicUnreadable
     from wheelq.errors import Unavailable as Unavailable
     from wheelq.errors import WheelqError as WheelqError
+    from wheelq.errors import WritesRefused as WritesRefused
     from wheelq.errors import WrongDatabase as WrongDatabase
     from wheelq.errors import WrongServerKind as WrongServerKind
     from wheelq.model.bundle import Bundle as Bundle
@@ -157,7 +158,8 @@ _NAMES = {
         "DuplicateJob GroupNotFound InUse InvalidInput InvalidJob InvalidSetting JobFailed JobNotFound NotFinished "
         "NotLeader NotPermitted NotPrimary NotReplicated OutboxFull OutcomeUnknown PartlyScheduled PayloadMismatch "
         "PayloadTooLarge RecurringUnreadable Refused ResultMismatch ServerBusy ServerError ServerFull ServerTooOld "
-        "TlsFailed TopicFull TopicNotFound TopicUnreadable Unavailable WheelqError WrongDatabase WrongServerKind"
+        "TlsFailed TopicFull TopicNotFound TopicUnreadable Unavailable WheelqError WritesRefused WrongDatabase "
+        "WrongServerKind"
     ),
     "wheelq.model.bundle": "Bundle BundleState Continuation Receipts",
     "wheelq.model.dead": "DeadJob DeadPage Replayed ReplayOutcome",

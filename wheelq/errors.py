@@ -379,6 +379,10 @@ class ServerBusy(Refused):
     """The server is loading its data or runs a long script: try again shortly."""
 
 
+class WritesRefused(ServerBusy):
+    """The server refuses all writes for now: it cannot save its data (MISCONF), or lacks replicas (NOREPLICAS)."""
+
+
 class NotPrimary(Refused):
     """The address leads to a replica or to another cluster node: connect to the primary."""
 

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import redis
 from sqlalchemy import delete, event, exc, text, update
 
 from tests.cli.commands import wheelq as run
@@ -678,6 +679,25 @@ async def test_a_server_out_of_memory_gets_everything_when_it_has_room(sqlite: P
     await delivered(one, sqlite)
     transport.close()
     assert promotions(url) == {"a": 1, "b": 1}
+
+
+async def test_a_server_that_refuses_all_writes_gets_everything_when_it_takes_them_again(
+    place: Place, url: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_module, "MOST_TRIES", 1)
+    client.schedule(TOPIC, delay=60, key="gone")
+    one, raw = courier(place, url), redis.Redis.from_url(url)
+    raw.config_set("min-replicas-to-write", 1)
+    schedule(place, "a")
+    with place.transaction() as connection:
+        place.outbox.cancel(connection, TOPIC, "gone")
+    for _ in range(5):
+        with suppress(ServerError):
+            await one.step()
+    assert [row["error"] for row in place.all()] == [None, None]
+    raw.config_set("min-replicas-to-write", 0)
+    await in_time(delivered(one, place))
+    assert (promotions(url), client.get(TOPIC, "gone")) == ({"a": 1}, None)
 
 
 async def test_a_full_topic_waits_and_holds_up_no_other(sqlite: Place, url: str, client: Client) -> None:

@@ -35,6 +35,11 @@ REFUSALS = [
     ),
     (redis_errors.BusyLoadingError("Redis is loading the dataset in memory"), errors.ServerBusy),
     (redis_errors.ResponseError("BUSY Redis is busy running a script."), errors.ServerBusy),
+    (redis_errors.ResponseError("MISCONF Errors writing to the AOF file: No space left"), errors.WritesRefused),
+    (
+        redis_errors.ResponseError("@user_script: 5: -NOREPLICAS Not enough good replicas to write."),
+        errors.WritesRefused,
+    ),
     (redis_errors.ResponseError("MASTERDOWN Link with MASTER is down"), errors.ServerBusy),
     (redis_errors.ClusterDownError("The cluster is down"), errors.ServerBusy),
     (redis_errors.ReadOnlyError("You can't write against a read only replica."), errors.NotPrimary),

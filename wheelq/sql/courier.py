@@ -416,6 +416,7 @@ class SqlCourier:
             cancelled = yield from ask(producer.cancel(shard, id, found.life))
             return cancelled is not CancelOutcome.NOT_FOUND
         redis_us = yield from ask(server_time_us(shard.jobs))
+        self._check_lease()
         due_ms, _ = due_at(row.due, _asked_ms(row, redis_us, now_us))
         moved = yield from ask(producer.reschedule(shard, id, str(max(0, due_ms)), found.due_ms, found.life))
         return moved not in (RescheduleOutcome.NOT_FOUND, RescheduleOutcome.CHANGED)
