@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.found import ajob_of
 from tests.http.conftest import Http
-from tests.transports import ReplyLost, Unreachable
+from tests.transports import Refusing, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient
 from wheelq.callbacks.target import Target
@@ -74,6 +74,15 @@ async def test_a_task_can_be_pulled_by_its_id_once_it_is_due(http: Http) -> None
     assert (await pull(http))["task_id"] == other["task_id"]
     assert (await pull(http))["dm_error"] == 1201
     assert (await pull(http, task_id=1))["dm_error"] == 1203
+
+
+async def test_a_task_whose_pull_was_refused_is_pulled_next(serve: Callable[..., Any]) -> None:
+    """Redis may be full for as long as it likes."""
+    http = await serve(Refusing("remember", times=3))
+    added = await add(http)
+    for _ in range(3):
+        assert (await pull(http))["dm_error"] == 1302
+    assert (await pull(http))["task_id"] == added["task_id"]
 
 
 async def test_a_job_that_another_group_has_finished_is_not_shown(http: Http, aclient: AsyncClient) -> None:

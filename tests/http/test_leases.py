@@ -14,7 +14,7 @@ from tests.found import ajob_of
 from tests.http.conftest import Give, Http
 from tests.records import record
 from tests.running import running
-from tests.transports import ReplyLost
+from tests.transports import ReplyLost, Unreachable
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, CancelOutcome, JobState, Scheduler, Settings, Worker
 from wheelq.protocol.calls import access, producer
@@ -699,6 +699,47 @@ async def test_a_job_whose_lease_is_given_back_is_shown_as_ready(http: Http, acl
     assert await listed("running") == [(kept["id"], "http.billing", "http")]
     found = await ajob_of(aclient, "orders", back["id"])
     assert (found.state, found.worker, found.groups["http.billing"].deliveries) == (JobState.READY, None, 1)
+
+
+@pytest.fixture
+async def on_two_shards(aclient: AsyncClient) -> None:
+    await aclient.configure("orders")
+    await aclient.set_shards("orders", 2)
+    for n in range(8):
+        await aclient.schedule("orders", delay=0, key=f"job-{n}")
+
+
+@pytest.mark.usefixtures("on_two_shards")
+async def test_what_one_shard_has_given_is_answered_though_another_cannot_be_asked(serve: Callable[..., Any]) -> None:
+    """Otherwise its jobs would be leased to nobody, and be given up in the end."""
+    http = await serve(Unreachable("lease", after=3))  # the calls before make the groups
+    some = await lease(http, count=8)
+    others = await lease(http, count=8)
+    assert 0 < len(some) < 8
+    assert len({job["id"] for job in some + others}) == 8
+
+
+@pytest.mark.usefixtures("on_two_shards")
+@pytest.mark.parametrize(("what", "call"), [("ack", "ack_leased"), ("release", "release_leased"), ("fail", "retry")])
+async def test_leases_that_were_settled_in_part_are_not_said_to_be_unchanged(
+    serve: Callable[..., Any], what: str, call: str
+) -> None:
+    http = await serve(Unreachable(call, after=1))
+    handles = [job["handle"] for job in await lease(http, count=8)]
+    body = {"handles": handles} | ({"error": "no"} if what == "fail" else {})
+    assert (await http.post(f"{PULL}/{what}", json=body)).status_code == 504
+    assert sorted({*await done(http, what, *handles, **({"error": "no"} if what == "fail" else {}))}) == [False, True]
+
+
+async def test_jobs_that_were_leased_beside_one_that_cannot_be_settled_are_handed_back(
+    serve: Callable[..., Any], aclient: AsyncClient, transport: AsyncTransport, settings: Settings
+) -> None:
+    await aclient.configure("orders")
+    await store(transport, settings, "bad", b"\xa2\xff\xfe")
+    await make_ready(aclient, "good")
+    http = await serve(Unreachable("bury"))
+    assert (await http.post(f"{PULL}/lease", json={"count": 2})).status_code == 503
+    assert [(job["id"], job["deliveries"]) for job in await lease(http, count=2)] == [("good", 1)]
 
 
 async def test_a_lease_cannot_be_asked_to_cancel(http: Http, aclient: AsyncClient) -> None:

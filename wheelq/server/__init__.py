@@ -8,7 +8,7 @@
     client          `ServerClient`: what the server needs beyond the public client
     coalescing      sends jobs that are scheduled at the same time to Redis together
     intake          jobs with a target: refuses those that could not be called
-    leases          pull: leases jobs for a while, by a clock of their own; settles them by handle
+    leases          pull: leases jobs for a while, by a clock of their own (lease_clock); settles them by handle
     long_poll       wakes the requests that wait for a job
     classic         the classic delay-task API
     idempotency     the same request again gets the same answer

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ from wheelq.base.as_json import as_text
 from wheelq.base.as_json import parse as parse_json
 from wheelq.base.clock import Clock
 from wheelq.callbacks.target import HEADER
-from wheelq.errors import AWAY, InvalidInput
+from wheelq.errors import AWAY, InvalidInput, ServerError
 from wheelq.model.checks import LAST_MS, check_topic, to_ms
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.model.state import JobState
@@ -310,11 +311,16 @@ class Tasks:
                 break
             job = leased[0]
             task = PulledTask(job.entry.id, as_text(job.record.payload))
-            note = await self._transport.send(
-                notes.remember(self._note(topic, task.id), _IN_LINE + task.content.encode(), self._kept_ms)
-            )
-            await self._leases.ack(topic, GROUP, [job.handle])
-            if note is None or note[:1] == _IN_LINE:
+            try:
+                note = await self._transport.send(
+                    notes.remember(self._note(topic, task.id), _IN_LINE + task.content.encode(), self._kept_ms)
+                )
+            except ServerError:
+                with suppress(ServerError):  # it was not pulled
+                    await self._leases.hand_back(topic, GROUP, leased)
+                raise
+            [is_ours] = await self._leases.ack(topic, GROUP, [job.handle])  # False: its lease has ended
+            if is_ours and (note is None or note[:1] == _IN_LINE):
                 return task
         raise Problem(NOTHING_DUE)
 

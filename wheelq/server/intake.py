@@ -15,8 +15,8 @@ from wheelq.protocol.keys import Keys
 from wheelq.server.access import Caller, Verb
 from wheelq.transport import AsyncTransport
 
-TRUSTED_S = 60.0
-"""How long a topic counts as prepared; its number of shards may change later."""
+TRUSTED_S = 1.0
+"""How long a topic counts as prepared; it may be removed, or get more shards."""
 
 
 class Intake:

@@ -22,13 +22,13 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from wheelq import reminders
 from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
-from wheelq.errors import GroupNotFound, InvalidInput, ServerBusy, ServerError
+from wheelq.errors import GroupNotFound, InvalidInput, OutcomeUnknown, ServerBusy, ServerError
 from wheelq.following.carrier import Carrier
 from wheelq.following.notes import Notes
 from wheelq.model.dead import Reason
@@ -40,16 +40,18 @@ from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.bundles import bundle_of
-from wheelq.protocol.calls.leases import LONGEST_MS, LeaseId, LeasesAcked, LeaseTime
+from wheelq.protocol.calls.leases import LeaseId, LeasesAcked
 from wheelq.protocol.calls.outgoing import MOST_IN_A_CALL, Follower
 from wheelq.protocol.calls.state import TEXT_CHARS, pack_note
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.server.client import ServerClient
+from wheelq.server.lease_clock import LeaseClock
 from wheelq.server.long_poll import LongPolls
 from wheelq.settings import ServerSettings, TopicSettings
 from wheelq.telemetry import is_traced
 from wheelq.transport import AsyncTransport
+from wheelq.transport.slots import Node
 from wheelq.worker.outcome import Buried, Dropped, too_late
 
 logger = logging.getLogger("wheelq.server")
@@ -63,10 +65,6 @@ HANDLE_PATTERN = r"([0-9]{1,4})\.([0-9]{1,19}-[0-9]{1,19})\.([0-9]{1,9})\.((?:[0
 """A handle names a lease for consumers: SHARD.ENTRY.NUMBER.MEMBER, with the member in hex; .b: a bundle counts it."""
 ERROR_CHARS = 500
 """The most characters of an error's beginning that are kept."""
-TELL_EVERY_S = 1.0
-"""How often a server tells Redis the time by the clock of leases."""
-TOLERATED_MS = 1_000
-"""How far the clock may be ahead of the Redis server's before leases are limited."""
 CARRY_S = 1.0
 """Seconds that a server which stops still carries followers; afterwards the nodes that serve their shards do."""
 Then = tuple[str, JobSpec, OnDuplicate]
@@ -230,7 +228,14 @@ class Leases:
             except GroupNotFound:  # it has leased nothing
                 return False
 
-        return list(await asyncio.gather(*[fail_one(*named) for named in map(parse_handle, handles)]))
+        each = [fail_one(*named) for named in map(parse_handle, handles)]
+        found = await asyncio.gather(*each, return_exceptions=True)
+        failures = [one for one in found if isinstance(one, BaseException)]
+        if failures and isinstance(failures[0], ServerError) and len(failures) < len(found):
+            raise _in_part(failures[0]) from failures[0]
+        if failures:
+            raise failures[0]
+        return cast(list[bool], found)
 
     async def hand_back(self, topic: str, group: str, found: Sequence[Delivered]) -> None:
         """Give back jobs that were leased but not answered, as if they had never been leased. Raises: ServerError."""
@@ -292,9 +297,17 @@ class Leases:
             return []
         first = self._first[topic] = (self._first[topic] + 1) % len(shards)
         found: list[Delivered] = []
+        failures: dict[Node | None, ServerError] = {}  # by server
         for keys in (*shards[first:], *shards[:first]):
-            if len(found) < count:
+            server = self._transport.server_of(keys.ready)
+            if len(found) == count or server in failures:
+                continue
+            try:
                 found += await self._lease_of(keys, PREFIX + group, count - len(found), lease_ms, makes=makes)
+            except ServerError as error:  # what other servers have given must reach the consumer
+                failures[server] = error
+        if failures and not found:
+            raise next(iter(failures.values()))
         return found
 
     async def _lease_of(
@@ -315,17 +328,26 @@ class Leases:
                 continue
             if looks and not any(entry.deliveries > 1 for entry in leased.entries):  # otherwise more may have ended
                 self._next_look[place] = asked_at + AGAIN_S
-            found = [
-                item for entry in leased.entries if (item := await self._look_at(keys, group, entry, leased.now_ms))
-            ]
+            found = list[Delivered]()
+            for n, entry in enumerate(leased.entries):
+                try:
+                    item = await self._look_at(keys, group, entry, leased.now_ms)
+                except ServerError:
+                    with suppress(ServerError):  # nobody hears of the rest
+                        rest = [_lease_of_entry(one) for one in leased.entries[n:]]
+                        await self._transport.send(calls.release(keys, group, now_ms, rest, counts=False))
+                    if found:
+                        return found
+                    raise
+                if item is not None:
+                    found.append(item)
             if found or not leased.entries:  # otherwise all were settled, and more may follow
                 return found
 
     async def _look_at(self, keys: ShardKeys, group: str, entry: Entry, now_ms: int) -> Delivered | None:
         """Returns the delivery if it can be leased out; otherwise settles it."""
         settings = await self._topic(keys.topic)
-        in_bundle = bundle_of(entry.record) is not None
-        lease = LeaseId(entry.entry_id, entry.member.encode(), entry.deliveries, in_bundle)
+        lease = _lease_of_entry(entry)
         if entry.group is not None and entry.group != group:  # another group's retry
             await self._transport.send(calls.ack(keys, group, settings, [lease]))
             return None
@@ -368,12 +390,16 @@ class Leases:
             shard, lease = parse_handle(handle)
             by_shard[shard].append((place, lease))
         done = [False] * len(handles)
-        for shard, items in by_shard.items():
+        for answered, (shard, items) in enumerate(by_shard.items()):
             keys = self._keys.shard(topic, shard)
             try:
                 answers = take(keys, await self._transport.send(call(keys, [lease for _, lease in items])))
             except GroupNotFound:  # it has leased nothing
                 answers = [False] * len(items)
+            except ServerError as error:
+                if answered:
+                    raise _in_part(error) from error
+                raise
             for (place, _), answer in zip(items, answers, strict=True):
                 done[place] = answer
         return done
@@ -383,6 +409,14 @@ class Leases:
 
     async def _shards(self, topic: str) -> list[ShardKeys]:
         return [self._keys.shard(topic, shard) for shard in range((await self._topic(topic)).all_shards)]
+
+
+def _in_part(error: ServerError) -> OutcomeUnknown:
+    return OutcomeUnknown(f"some of the leases were settled, and for others the server could not be asked: {error}")
+
+
+def _lease_of_entry(entry: Entry) -> LeaseId:
+    return LeaseId(entry.entry_id, entry.member.encode(), entry.deliveries, bundle_of(entry.record) is not None)
 
 
 def make_handle(shard: int, lease: LeaseId) -> str:
@@ -433,68 +467,3 @@ class Failure:
         retry = Retry() if self.max_attempts is None else Retry(max_attempts=self.max_attempts)
         pause_ms = retry.for_job(attempts).pause_ms(attempt, random.random())
         return pause_ms if pause_ms is None or self.pause_ms is None else self.pause_ms
-
-
-class LeaseClock:
-    """The clock by which HTTP leases end. It follows the clocks of the HTTP servers, not that of Redis.
-
-        Redis holds the clock's time     ─┬─▶ each server counts on from there with its own monotonic clock
-                                          └── and once a second sends Redis its estimate: the highest one counts
-
-    So the clock keeps running while one server is alive, all servers agree on it, and steps of the Redis server's clock
-    do not affect it. While no server runs, it stands still, and leases last that much longer. A server leases nothing
-    before it has read the clock. After a slow answer the time is only known to lie between two moments: existing leases
-    are checked against the earlier one, and new leases end by the later one.
-    """
-
-    def __init__(self, transport: AsyncTransport, keys: Keys, clock: Clock) -> None:
-        self._transport = transport
-        self._keys = keys
-        self._clock = clock
-        self._last: LeaseTime | None = None
-        self._asked_at = self._read_at = 0.0
-        self._is_wanted = asyncio.Event()
-
-    async def now_ms(self) -> int:
-        """Returns its time, or slightly less: leases that end by then have ended. Raises: ServerError."""
-        if self._last is None:
-            await self.tell()
-            self._is_wanted.set()
-        return self._reckoned(self._read_at)
-
-    async def in_ms(self, span_ms: int, field: str) -> int:
-        """Returns its time after `span_ms`. Raises: InvalidInput, which names `field`; ServerError."""
-        await self.now_ms()
-        assert self._last is not None, "read just now"
-        ahead_ms = self._last.ms - self._last.server_ms
-        if ahead_ms > TOLERATED_MS and span_ms > LONGEST_MS - ahead_ms:
-            most_s = (LONGEST_MS - ahead_ms) // 1000
-            raise InvalidInput(field, f"must be at most {most_s:,} seconds, because the clock of Redis was set back")
-        return self._reckoned(self._asked_at) + span_ms
-
-    async def run(self) -> None:
-        """Send the clock's time to Redis once a second, after the first lease."""
-        await self._is_wanted.wait()
-        while True:
-            await self._clock.sleep(TELL_EVERY_S)
-            try:
-                await self.tell()
-            except ServerError as error:
-                reminders.warn(logger, "the clock of leases is not updated", error)
-
-    async def tell(self) -> None:
-        """Send this server's estimate to Redis, and take over a higher one. Raises: ServerError."""
-        asked_at = self._clock.uptime()
-        reckoned, era = (None, "") if self._last is None else (self._reckoned(self._read_at), self._last.era)
-        found = await self._transport.send(calls.time(self._keys, reckoned, era))
-        read_at = self._clock.uptime()
-        if self._last is None or found.era != self._last.era or found.ms > self._reckoned(self._read_at):
-            self._asked_at, self._read_at = asked_at, read_at
-            self._last = found
-        else:  # only the Redis server's own time has changed
-            behind_ms = found.ms - found.server_ms
-            self._last = self._last._replace(server_ms=self._last.ms - behind_ms)
-
-    def _reckoned(self, since: float) -> int:
-        assert self._last is not None, "read before"
-        return self._last.ms + int((self._clock.uptime() - since) * 1000)
