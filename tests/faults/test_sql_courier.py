@@ -41,6 +41,7 @@ from wheelq.errors import AuthenticationFailed, ConfigurationError, ServerError,
 from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import producer
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 from wheelq.sql import SqlOutbox, table
@@ -492,6 +493,31 @@ async def test_a_change_that_arrives_late_leaves_the_next_job_of_the_id_alone(
     await transport.close()
     found = client.get(TOPIC, "a")
     assert (found is not None and found.due_ms, late.struck) == (second.due_ms, 1)
+
+
+async def test_a_reschedule_that_arrives_after_its_couriers_lease_does_nothing(
+    sqlite: Place, url: str, client: Client
+) -> None:
+    """Another has made it and the one after it: the job has its first due time and its life again."""
+    client.schedule(TOPIC, at=LATER, key="a")
+    with sqlite.transaction() as connection:
+        sqlite.outbox.reschedule(connection, TOPIC, "a", delay=1_000)
+        sqlite.outbox.reschedule(connection, TOPIC, "a", at=LATER)
+    late = OnItsWay("reschedule")
+    await steps(courier(sqlite, url, late, lease_s=0.2), 1)
+    sqlite.end_lease()
+    await delivered(courier(sqlite, url), sqlite)
+    last_ms = int(late.caught.args[-1])
+    transport = AsyncTransport(Address(url))
+
+    async def is_over() -> bool:
+        return await transport.send(server_time_us()) // 1000 > last_ms
+
+    await until(is_over)
+    assert await transport.send(late.caught) is RescheduleOutcome.CHANGED
+    await transport.close()
+    info = client.get(TOPIC, "a")
+    assert (info is not None and info.due, late.struck) == (LATER, 1)
 
 
 async def test_a_change_whose_reply_is_lost_is_made_again(sqlite: Place, url: str, client: Client) -> None:

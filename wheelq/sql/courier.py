@@ -416,15 +416,17 @@ class SqlCourier:
             cancelled = yield from ask(producer.cancel(shard, id, found.life))
             return cancelled is not CancelOutcome.NOT_FOUND
         redis_us = yield from ask(server_time_us(shard.jobs))
-        self._check_lease()
+        until_ms = redis_us // 1000 + int(1000 * self._check_lease())
         due_ms, _ = due_at(row.due, _asked_ms(row, redis_us, now_us))
-        moved = yield from ask(producer.reschedule(shard, id, str(max(0, due_ms)), found.due_ms, found.life))
+        moved = yield from ask(producer.reschedule(shard, id, str(max(0, due_ms)), found.due_ms, found.life, until_ms))
         return moved not in (RescheduleOutcome.NOT_FOUND, RescheduleOutcome.CHANGED)
 
-    def _check_lease(self) -> None:
-        """Raises: NotLeader, if another courier may have taken over: then it delivers what this one has claimed."""
-        if self._clock.uptime() - self._began > self._lease_s / 2:
+    def _check_lease(self) -> float:
+        """Returns for how many seconds no other courier can have taken over. Raises: NotLeader, if one may have."""
+        left = self._lease_s / 2 - (self._clock.uptime() - self._began)
+        if left < 0:
             raise NotLeader("this courier was held up, and another may deliver by now")
+        return left
 
     # --- reports ---------------------------------------------------------------------------------------------------
 

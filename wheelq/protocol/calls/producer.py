@@ -289,14 +289,23 @@ def ask_to_cancel(keys: ShardKeys, channels: str, id: str, *, only_second: bool 
 
 
 def reschedule(
-    keys: ShardKeys, id: str, due: str, if_due_ms: int | None = None, life: bytes = b""
+    keys: ShardKeys,
+    id: str,
+    due: str,
+    if_due_ms: int | None = None,
+    life: bytes = b"",
+    until_ms: int | None = None,
 ) -> Call[RescheduleOutcome]:
-    """Give a waiting job a new due time; with `if_due_ms` and `life`, only if it has these."""
+    """Give a waiting job a new due time; with `if_due_ms` and `life`, only if it has these.
+
+    A call that arrives after `until_ms`, by the server's clock, changes nothing, and is answered CHANGED.
+    """
 
     def read(reply: list[int]) -> RescheduleOutcome:
         return _RESCHEDULE[reply[0]]
 
-    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms, *((life,) if life else ()))
+    more: tuple[Argument, ...] = (life,) if until_ms is None else (life, until_ms)
+    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms, *(more if any(more) else ()))
     return scripted("reschedule", (keys.delayed, keys.jobs, keys.horizon), args, read)
 
 
