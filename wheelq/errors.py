@@ -379,7 +379,7 @@ class ServerBusy(Refused):
     """The server is loading its data or runs a long script: try again shortly."""
 
 
-class WritesRefused(ServerBusy):
+class WritesRefused(Refused):
     """The server refuses all writes for now: it cannot save its data (MISCONF), or lacks replicas (NOREPLICAS)."""
 
 
@@ -391,7 +391,7 @@ class ServerTooOld(Refused):
     """The server lacks a command that wheelq needs: Redis 6.2.2 or Valkey is the minimum."""
 
 
-AWAY = (Unavailable, OutcomeUnknown, BeingRemoved, ServerBusy, NotPrimary)
+AWAY = (Unavailable, OutcomeUnknown, BeingRemoved, ServerBusy, WritesRefused, NotPrimary)
 """Errors of a server that cannot be used now, but may be usable soon."""
 
 

@@ -126,6 +126,15 @@ def test_doctor_speaks_in_plain_words(own_url: str) -> None:
     assert "warning No scheduler runs\n" in shown
 
 
+def test_doctor_tells_of_a_server_that_refuses_all_writes(private_server: Callable[..., EmbeddedServer]) -> None:
+    """And takes that for no right that its user lacks."""
+    server = private_server()
+    redis.Redis.from_url(server.url).config_set("min-replicas-to-write", 1)
+    found = levels(wheelq("doctor", "--json", url=server.url).json)
+    assert found["The server refuses writes"] == "problem"
+    assert not any("refused to this user" in title for title in found)
+
+
 def test_doctor_refuses_a_server_that_evicts(private_server: Callable[..., EmbeddedServer]) -> None:
     server = private_server(options={"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"})
     answer = wheelq("doctor", url=server.url)

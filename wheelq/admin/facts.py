@@ -11,7 +11,7 @@ from typing import Any
 from wheelq.admin.diagnosis import CHANNELS, Finding, JobFacts, ServerFacts, diagnose, diagnose_server
 from wheelq.admin.figures import Fleet, Parts, by_slot, fleet, recurring_times
 from wheelq.base.clock import Clock, ServerClock
-from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld
+from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld, WritesRefused
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access, heartbeats, notes, removal
@@ -66,7 +66,7 @@ def server_facts(
             missing.append(name)
         except ServerBusy:  # a busy server answers every command so, which tells nothing about the command
             raise
-        except GroupNotFound:  # the answer of a server that knows XAUTOCLAIM
+        except (GroupNotFound, WritesRefused):  # the answers of a server that knows XAUTOCLAIM
             pass
         except Refused as error:
             refused[name] = str(error)

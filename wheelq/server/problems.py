@@ -119,6 +119,7 @@ _BY_ERROR: tuple[tuple[type[errors.WheelqError], Kind], ...] = (  # the first th
     (errors.Unavailable, UNAVAILABLE),
     (errors.ServerFull, UNAVAILABLE),
     (errors.ServerBusy, UNAVAILABLE),
+    (errors.WritesRefused, UNAVAILABLE),
     (errors.NotPrimary, UNAVAILABLE),
     (errors.Refused, REFUSED),
 )

@@ -90,7 +90,6 @@ _CAUSES = {
     errors.NotPermitted: "the user's ACL lacks a right (config/acl has examples)",
     errors.ServerFull: "the server is out of memory: new jobs are refused until some have run; raise maxmemory",
     errors.ServerBusy: "the server or cluster is loading, busy or resharding: try again shortly",
-    errors.WritesRefused: "the server refuses all writes for now",
     errors.NotPrimary: "this address is not the primary: connect to the one that takes writes",
     errors.ServerTooOld: "wheelq needs Redis 6.2.2 or newer, or Valkey",
 }

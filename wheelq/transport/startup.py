@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
 from wheelq.base.clock import Clock
-from wheelq.errors import AWAY, NotPermitted, ServerBusy, ServerError, ServerTooOld, is_wrong_setup
+from wheelq.errors import AWAY, NotPermitted, ServerBusy, ServerError, ServerTooOld, WritesRefused, is_wrong_setup
 from wheelq.protocol.calls.server import info
 from wheelq.reminders import Backoff, Reminders
 from wheelq.transport.aio import AsyncTransport
@@ -41,7 +41,9 @@ class StartupPolicy(Enum):
                 return True
             case StartupPolicy.OUTAGES:
                 return not is_wrong_setup(error)
-        return not is_wrong_setup(error) and (isinstance(error, ServerBusy) or not isinstance(error, AWAY))
+        return not is_wrong_setup(error) and (
+            isinstance(error, (ServerBusy, WritesRefused)) or not isinstance(error, AWAY)
+        )
 
 
 async def until_usable(
