@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, delete, func, select, update
+from sqlalchemy import Connection, create_engine, delete, event, func, select, update
 
 from tests.databases import database_url
 from wheelq.sql import SqlOutbox
 from wheelq.sql.courier import engine_of
+from wheelq.sql.table import read_any_text
 
 
 class Place:
@@ -22,6 +23,8 @@ class Place:
         self.url = url
         self.table = f"outbox_{secrets.token_hex(4)}"
         self.engine = create_engine(url)
+        if self.engine.dialect.name == "sqlite":
+            event.listen(self.engine, "connect", read_any_text)
         self.outbox = SqlOutbox(self.engine, table=self.table)
         self.outbox.create()
         self.rows = self.outbox._tables.rows

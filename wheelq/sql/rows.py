@@ -254,8 +254,9 @@ class Rows:
             if problem := _damage(row):
                 damaged.append((row.seq, f"it {problem}"))
                 continue
-            size += len(row.record or b"")
-            is_debounced = row.kind == "schedule" and codec.is_debounced(bytes(row.record))
+            record = bytes(row.record) if row.kind == "schedule" else b""
+            size += len(record)
+            is_debounced = bool(record) and codec.is_debounced(record)
             may_join = is_debounced and seen.get((row.topic, row.job_id), True)
             if (row.topic, "") in seen or ((row.topic, row.job_id) in seen and not may_join):
                 seen[row.topic, ""] = False
@@ -407,6 +408,7 @@ def _damage(row: Row) -> str | None:
     if not _are(str, row.topic, row.job_id, row.due, row.partition_key or "") or not _are(int, row.asked_us, row.tries):
         return "has a value of another type"  # as SQLite allows
     try:
+        "".join((row.topic, row.job_id, row.partition_key or "")).encode()
         if row.kind != "cancel":
             due_at(row.due, 0)
         if row.kind == "schedule":
