@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock
@@ -230,13 +231,14 @@ class Topics:
     ) -> Operation[Topic]:
         """Change a topic's settings, or create it with them. Returns the topic. Raises: InvalidInput."""
         Topic().configured(changes)  # before a topic is created in vain
+        change = partial(self.change, topic, lambda before: before.configured(changes), confirming)
         yield from self.register(topic)
         try:
-            return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
+            return (yield from change())
         except TopicNotFound:  # the server has lost it since it was read
             self.forget(topic)
             yield from self.register(topic)
-            return (yield from self.change(topic, lambda before: before.configured(changes), confirming))
+            return (yield from change())
 
     def pause(self, topic: str, paused: bool, confirming: Confirmation[Any] | None = None) -> Operation[Topic]:
         """Pause or resume a topic. Returns it. Raises: TopicNotFound.

@@ -304,8 +304,8 @@ def reschedule(
     def read(reply: list[int]) -> RescheduleOutcome:
         return _RESCHEDULE[reply[0]]
 
-    more: tuple[Argument, ...] = (life,) if until_ms is None else (life, until_ms)
-    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms, *(more if any(more) else ()))
+    until = () if until_ms is None else (until_ms,)
+    args = (keys.near, id, due, "" if if_due_ms is None else if_due_ms, life, *until)
     return scripted("reschedule", (keys.delayed, keys.jobs, keys.horizon), args, read)
 
 

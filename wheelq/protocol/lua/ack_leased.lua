@@ -6,8 +6,8 @@
 --       of the last were dropped without running, 7 near channel, 8 how many deliveries, then for each: entry id, member,
 --       number of the lease; then for each follower: the number of its delivery, and what `send_on` takes
 -- Returns: for each delivery, 1 acknowledged, 0 this lease is over, or was never given for this job: nothing was done,
---          2 nothing was done because `outgoing` has no room; then for each follower its entry in `outgoing` and due time, or ""; then
---          the entries of reports of bundles in `outgoing`, and their values.
+--          2 nothing was done because `outgoing` has no room; then for each follower its entry in `outgoing` and due time,
+--          or ""; then the entries of reports of bundles in `outgoing`, and their values.
 -- One step, so that only the holder of the lease can acknowledge the delivery, and only with its followers.
 local ready, jobs, done, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local news, counts, progress, outgoing, bundles = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]

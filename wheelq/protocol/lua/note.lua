@@ -9,7 +9,7 @@ local group, consumer, keep_ms = ARGV[1], ARGV[2], ARGV[3]
 local reply, is_any = {}, false
 for n = 4, #ARGV, 4 do
   local entry, member, lease = ARGV[n], ARGV[n + 1], ARGV[n + 3] ~= '' and ARGV[n + 3]
-  local is_theirs = owns(ready, group, consumer, entry, lease) and (not lease or record_named(ready, entry, member)) and true
+  local is_theirs = owns(ready, group, consumer, entry, lease) and (not lease or record_named(ready, entry, member))
   if is_theirs then
     redis.call('HSET', progress, string.match(member, '^[^\31]*') .. '\31' .. group, ARGV[n + 2])
   end

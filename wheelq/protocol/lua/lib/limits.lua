@@ -110,7 +110,8 @@ end
 -- rescore(delayed, retries, members, from, to): gives these members other scores; all are numbers.
 -- putting_back(delayed, retries, held): two functions. hold(member, score, key, order): a due job is to be held back; those in
 -- the order RUN_NEXT go before those IN_ORDER. put_back(): holds them back.
--- was_moved(held, key, member, stands, rank): whether this job, with this due time now, has another place than that of this rank.
+-- was_moved(held, key, member, stands, rank): whether this job, which is due at `stands` now, has a place of that time beside
+-- the place of this rank.
 -- unhold(delayed, retries, most): up to `most` of those that are held back wait like all others again. Returns whether
 -- more may be held back.
 local RUN_NEXT, IN_ORDER = '0', '1'

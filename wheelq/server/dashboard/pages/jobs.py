@@ -258,7 +258,10 @@ async def run_now(visit: Visit) -> Response:
 
 
 async def rerun(visit: Visit) -> Response:
-    """Schedule a finished job once more, with the same payload and terms, under an id of its own."""
+    """Schedule a finished job once more, with what is known of it, under an id of its own.
+
+    Its priority, and an expiry that was a date, are not known.
+    """
     id, key = visit.form.needed("id"), visit.form.get("partition_key")
     info = await _get(visit, id, key)
     if info.state is not JobState.DONE:
