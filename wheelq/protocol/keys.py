@@ -87,54 +87,70 @@ def id_and_group(member: str) -> tuple[str, str | None]:
     return id, rest[0] if rest else None
 
 
-@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of a shard, built when it is first asked for: of thousands of shards few keys are ever needed."""
+
+    def __set_name__(self, owner: type[ShardKeys], name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: ShardKeys, owner: type[ShardKeys]) -> str:
+        key = keys.__dict__[self._name] = keys.stem + self._name
+        return key
+
+
+@dataclass(frozen=True)
 class ShardKeys:
     """The keys of one shard of a topic."""
 
     prefix: str
     topic: str
     shard: int
-    delayed: str = field(init=False)
-    jobs: str = field(init=False)
-    ready: str = field(init=False)
-    dead: str = field(init=False)
-    lease: str = field(init=False)
-    epoch: str = field(init=False)
-    horizon: str = field(init=False)
-    near: str = field(init=False)
-    shards: str = field(init=False)
-    fence: str = field(init=False)
-    buried: str = field(init=False)
-    progress: str = field(init=False)
-    done: str = field(init=False)
-    ended: str = field(init=False)
-    news: str = field(init=False)
-    replays: str = field(init=False)
-    groups: str = field(init=False)
-    retries: str = field(init=False)
-    rate: str = field(init=False)
-    recurring: str = field(init=False)
-    occurrences: str = field(init=False)
-    counts: str = field(init=False)
-    outgoing: str = field(init=False)
-    bundles: str = field(init=False)
-    held: str = field(init=False)
-    permits: str = field(init=False)
-    permitted: str = field(init=False)
-    paces: str = field(init=False)
+    delayed = _Key()
+    jobs = _Key()
+    ready = _Key()
+    dead = _Key()
+    lease = _Key()
+    epoch = _Key()
+    horizon = _Key()
+    near = _Key()
+    shards = _Key()
+    fence = _Key()
+    buried = _Key()
+    progress = _Key()
+    done = _Key()
+    ended = _Key()
+    news = _Key()
+    replays = _Key()
+    groups = _Key()
+    retries = _Key()
+    rate = _Key()
+    recurring = _Key()
+    occurrences = _Key()
+    counts = _Key()
+    outgoing = _Key()
+    bundles = _Key()
+    held = _Key()
+    permits = _Key()
+    permitted = _Key()
+    paces = _Key()
 
-    def __post_init__(self) -> None:
-        stem = f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
-        for key in fields(self)[3:]:
-            object.__setattr__(self, key.name, stem + key.name)
+    @property
+    def stem(self) -> str:
+        """What every key of the shard begins with."""
+        return f"{self.prefix}:{{{self.topic}:{self.shard}}}:"
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The attributes that are keys."""
+        return [name for name, value in vars(cls).items() if isinstance(value, _Key)]
 
     def order(self, group: str) -> str:
         """The consumer that holds the shard for a group that runs its jobs in order, and its failed jobs."""
-        return f"{self.prefix}:{{{self.topic}:{self.shard}}}:order:{group}"
+        return f"{self.stem}order:{group}"
 
     def history(self, hour: int) -> str:
         """The counts of each minute of an hour; `hour` counts from the Unix epoch."""
-        return f"{self.prefix}:{{{self.topic}:{self.shard}}}:history:{hour}"
+        return f"{self.stem}history:{hour}"
 
 
 _shard_keys = lru_cache(maxsize=10_000)(ShardKeys)  # a producer needs the same few for every job

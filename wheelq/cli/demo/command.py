@@ -283,7 +283,7 @@ class Demo:
         """Remove every key that the demo can have made. Some of the names are channels, which hold nothing."""
         names = [getattr(self._keys, item.name) for item in fields(Keys) if not item.init]
         for shard in (self._keys.shard(topic, 0) for topic in KINDS):
-            names += [getattr(shard, item.name) for item in fields(shard) if not item.init]
+            names += [getattr(shard, name) for name in shard.names()]
             names += [key for turn_ms in TURNS_MS for key in tag_keys(shard.prefix, shard.topic, 0, turn_ms)]
             names += [shard.history(self._clock.wall_ms() // HOUR_MS - ago) for ago in range(-1, HOURS)]
         with suppress(ServerError):

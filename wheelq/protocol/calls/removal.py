@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 from wheelq.errors import NotPermitted
@@ -164,7 +163,7 @@ def drop_shard(keys: ShardKeys, groups: Iterable[str], now_ms: int, *, is_last: 
 
     Only the last such call deletes the keys that fence producers out.
     """
-    names = [getattr(keys, item.name) for item in fields(keys)[3:] if item.name not in ("near", "shards", "fence")]
+    names = [getattr(keys, name) for name in keys.names() if name not in ("near", "shards", "fence")]
     names += [keys.order(group) for group in groups]
     names += [keys.history(now_ms // HOUR_MS - ago) for ago in range(KEPT_HOURS + 2)]
     return scripted("drop_shard", (keys.shards, keys.fence, *names), (REMOVING, "last" if is_last else ""), int)
