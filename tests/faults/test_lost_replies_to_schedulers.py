@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
 
 from tests.faults.stages import FAULTS, RECORD, Look, Stage
-from tests.transports import Fault, Refusing, Unreachable
+from tests.transports import Fault, Refusing, Repeating, Unreachable
 from tests.waiting import PATIENCE, until
+from wheelq.model.topic import Topic
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as leader_calls
-from wheelq.protocol.calls import producer
+from wheelq.protocol.calls import producer, registry
 from wheelq.scheduler.shard import Role
 
 
@@ -127,6 +131,32 @@ async def test_a_standby_promotes_each_job_once_although_any_of_its_calls_fails(
     await stage.step_until(lambda: not look.delayed())
     assert look.ready() == ids
     assert struck.struck == 1
+    await stage.close()
+
+
+async def test_a_standby_does_not_step_in_when_the_topic_is_paused_while_it_looks(
+    url: str, topic: str, raw: redis.Redis
+) -> None:
+    """The answer to its look comes after the news of the pause, so that it knows the terms in force."""
+    paused = replace(Topic(), paused=True)
+
+    class PausedMeanwhile(Fault):
+        def strike(self, call: Call[Any]) -> list[Call[Any]]:
+            def read(reply: Any) -> Any:
+                stage.plain.send(registry.fence(stage.keys, paused.terms, 1))
+                stage.shard.configure(paused)
+                return call.read(reply)
+
+            return [replace(call, read=read)]
+
+    stage = Stage(url, topic, PausedMeanwhile("look"), hedging := Repeating("hedge"), role=Role.STANDBY, hedge_ms=20)
+    raw.set(stage.keys.lease, "frozen:5:another-run:9")
+    stage.schedule(3, first_ms=-1_000)
+    look = Look(raw, topic)
+    for _ in range(3):
+        await stage.shard.step()
+    assert hedging.struck == 1, "it had found the jobs that the leader left"
+    assert (len(look.delayed()), look.ready()) == (3, [])
     await stage.close()
 
 

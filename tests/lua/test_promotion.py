@@ -50,6 +50,8 @@ def sweep_all_of_them(shard: Shard, token: str, limit: int = 100) -> int:
     return sweep(shard, token, limit)[1]
 
 
+PAUSED = replace(Topic(), paused=True).terms
+
 both = pytest.mark.parametrize("move", [promote_all_of_them, sweep_all_of_them], ids=["promote", "sweep"])
 Move = Callable[[Shard, str], int]
 
@@ -341,11 +343,11 @@ def test_a_standby_leaves_to_the_leader_what_has_just_fallen_due(shard: Shard) -
     assert shard.snapshot() == before
 
 
-def test_a_standby_that_does_not_know_the_terms_in_force_promotes_nothing(shard: Shard) -> None:
-    """Here the topic was paused; the standby has not heard of it yet."""
+@pytest.mark.parametrize("terms", [TERMS, PAUSED], ids=["has not heard of it", "has heard of it just now"])
+def test_a_standby_promotes_nothing_while_the_topic_is_paused(shard: Shard, terms: str) -> None:
     wait(shard, "a", since_ms=500)
-    shard.send(registry.fence(shard.keys, replace(Topic(), paused=True).terms, 1))
-    assert hedge(shard) == [0, 0]
+    shard.send(registry.fence(shard.keys, PAUSED, 1))
+    shard.send(leader.hedge(shard.keys, 100, 100, terms))
     assert (shard.redis.zcard(shard.keys.delayed), shard.redis.xlen(shard.keys.ready)) == (1, 0)
 
 

@@ -11,7 +11,7 @@
 local delayed, jobs, ready, dead, retries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local rate, shards, counts = KEYS[6], KEYS[7], KEYS[8]
 local hedge_ms, limit, terms = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-if (redis.call('GET', shards) or terms) ~= terms then return {now_us(), {0}, 0} end
+if string.find(terms, 'paused', 1, true) or (redis.call('GET', shards) or terms) ~= terms then return {now_us(), {0}, 0} end
 local first = tonumber(first_of(delayed))
 local is_overdue = first and due_of(first) <= now_ms() - hedge_ms
 if not is_overdue and held_in(delayed) == 0 then return {now_us(), {0}, 0} end
