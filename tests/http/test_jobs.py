@@ -342,6 +342,46 @@ async def test_a_bulk_request_that_found_the_topic_full_may_be_repeated_with_its
     assert (await aclient.topics())[0].waiting == 1
 
 
+@pytest.mark.parametrize("why", ["full", "unknown"])
+async def test_a_bulk_request_repeated_for_some_of_its_jobs_makes_no_other_again(
+    serve: Callable[..., Any], aclient: AsyncClient, why: str
+) -> None:
+    """The first is certain, and was cancelled meanwhile; the second found the topic full, or its reply was lost."""
+    http = await serve(*([ReplyLost("schedule", times=2)] if why == "unknown" else []))
+    first, second = {"delay": 60, "id": "first"}, {"delay": 60, "id": "second"}
+    if why == "full":
+        await aclient.configure("orders", max_pending=1)
+    else:
+        first = {"delay": -1}  # certainly invalid
+
+    async def made() -> list[Any]:
+        body = {"jobs": [first, second]}
+        answer = await http.post("/v1/topics/orders/bulk", json=body, headers={"idempotency-key": "k-1"})
+        return [one.get("created", one.get("problem", {}).get("status")) for one in answer.json()["outcomes"]]
+
+    certain, uncertain = (True, 429) if why == "full" else (422, 504)
+    assert await made() == [certain, uncertain]
+    if why == "full":
+        assert await made() == [certain, uncertain]
+        await aclient.cancel("orders", "first")
+    assert [await made(), await made()] == [[certain, True]] * 2
+    assert [job.id for job in (await aclient.waiting("orders")).jobs] == ["second"]
+
+
+async def test_an_answer_to_some_jobs_that_cannot_be_kept_is_no_answer(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    """Its caller will repeat the request, and must know that a job that was made may have run meanwhile."""
+    await aclient.configure("orders", max_pending=1)
+    http = await serve(Unreachable("remember", after=1))
+    body = {"jobs": [{"delay": 60}, {"delay": 60}]}
+    answer = await http.post("/v1/topics/orders/bulk", json=body, headers={"idempotency-key": "k-1"})
+    assert answer.status_code == 504, answer.text
+    again = await http.post("/v1/topics/orders/bulk", json=body, headers={"idempotency-key": "k-1"})
+    assert [one.get("created") for one in again.json()["outcomes"]] == [True, None]
+    assert (await aclient.topics())[0].waiting == 1
+
+
 async def test_at_the_same_time_too(http: Http, aclient: AsyncClient) -> None:
     key = {"idempotency-key": "k-1"}
     answers = await asyncio.gather(*(http.post(JOBS, json={"delay": 60}, headers=key) for _ in range(8)))

@@ -6,8 +6,9 @@
              ─▶ another request             refused
 
 The job's id makes this safe. It is fixed before anything is scheduled, so two requests that continue at the same time
-make one job. The first stored answer counts for all of them; an answer with jobs of unknown outcome is not stored. The
-id also fixes the job's life, so that Redis sees the same call again: it finds its own job, live or finished and kept,
+make one job. The first stored answer counts for all of them. If some jobs of a request have an unknown outcome or found
+their topic full, the outcomes of the others are stored instead, and a repeated request is about the former only. The id
+also fixes the job's life, so that Redis sees the same call again: it finds its own job, live or finished and kept,
 and answers "created".
 
 If a reply of Redis is lost, this process repeats its call with the same tag, and gets the first answer, even if the
@@ -20,19 +21,24 @@ several requests, and a request that was refused because the topic was full woul
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from wheelq.errors import ServerError
+from wheelq.errors import OutcomeUnknown, ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
 from wheelq.server import problems
 from wheelq.server.problems import Problem
 from wheelq.transport import AsyncTransport
+
+Outcomes = dict[int, dict[str, Any]]
+"""Outcomes of the jobs of one request, by their places in it."""
+Make = Callable[[str | None, Outcomes], Awaitable[dict[str, Any]]]
 
 KEY_CHARS = 255
 MARGIN_MS = 1_000
@@ -47,17 +53,18 @@ class Answers:
         self._keys = keys
         self._kept_ms = kept_ms
 
-    async def once(
-        self, caller: str, key: str, request: bytes, id: str, make: Callable[[str | None], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
+    async def once(self, caller: str, key: str, request: bytes, id: str, make: Make, jobs: int = 0) -> dict[str, Any]:
         """Returns the answer, perhaps a former one. `make` gets the job's id: `id`, or the first one.
 
+        If the answer has an outcome for each of several `jobs`, `make` also gets those that are certain already.
         Raises: Problem, if the key belongs to another request; ServerError.
         """
         name = f"{caller}\n{key}"
         fingerprint = hashlib.sha256(request).digest()
         claim, place = self._keys.note("request", name), self._keys.note("answer", name)
+        places = [self._keys.note("outcome", f"{name}\n{number}") for number in range(jobs)]
         found = await self._transport.send(notes.remember(claim, fingerprint + id.encode(), self._kept_ms))
+        known: Outcomes = {}
         if found is not None:
             if found[: len(fingerprint)] != fingerprint:
                 raise Problem(problems.KEY_REUSED, field="Idempotency-Key")
@@ -66,17 +73,27 @@ class Answers:
             if kept is not None:
                 answer: dict[str, Any] = from_json(kept)
                 return answer
-        made = await make(id)
-        if not _is_definite(made):
-            return made
+            outcomes = await asyncio.gather(*(self._transport.send(notes.recall(one)) for one in places))
+            known = {number: from_json(kept) for number, kept in enumerate(outcomes) if kept is not None}
+        made = await make(id, known)
+        certain = _certain(made)
         try:
-            left_ms = await self._transport.send(notes.left_ms(claim)) - MARGIN_MS
-            if left_ms <= 0:
-                return made
-            first = await self._transport.send(notes.remember(place, to_json(made), left_ms))
-        except ServerError:  # what was made is there all the same, and this caller has no reason to repeat the request
-            return made
-        return made if first is None else from_json(first)
+            if len(certain) == jobs:
+                return (await self._keep(claim, {place: made}))[0]
+            await self._keep(claim, {places[number]: certain[number] for number in certain.keys() - known.keys()})
+        except ServerError as error:  # what was made is there all the same
+            if len(certain) < jobs:  # else this caller has no reason to repeat the request
+                raise OutcomeUnknown("the outcomes of some jobs are certain, and cannot be kept") from error
+        return made
+
+    async def _keep(self, claim: str, made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """Store what was made, each under its note, as long as its request is known. Returns the first of each note."""
+        left_ms = await self._transport.send(notes.left_ms(claim)) - MARGIN_MS
+        if left_ms <= 0:
+            return [*made.values()]
+        stored = (notes.remember(place, to_json(one), left_ms) for place, one in made.items())
+        found = await asyncio.gather(*map(self._transport.send, stored))
+        return [one if first is None else from_json(first) for one, first in zip(made.values(), found, strict=True)]
 
 
 def life_of(id: str | None, place: int = 0) -> bytes | None:
@@ -84,8 +101,11 @@ def life_of(id: str | None, place: int = 0) -> bytes | None:
     return None if id is None else codec.life_named(f"{id}-{place}")
 
 
-def _is_definite(answer: dict[str, Any]) -> bool:
-    """Whether a repeated request would get the same answer: no job's outcome is unknown, none was told to try again."""
-    problems_of_jobs = (outcome.get("problem", {}) for outcome in answer.get("outcomes", ()))
-    statuses = [problem.get("status", 0) for problem in problems_of_jobs]
-    return not any(status == problems.TOPIC_FULL.status or status >= 500 for status in statuses)
+def _certain(answer: dict[str, Any]) -> Outcomes:
+    """The outcomes that a repeated request gets again: they are known, and none of them asks for it."""
+    outcomes = enumerate(answer.get("outcomes", ()))
+    return {number: one for number, one in outcomes if not _may_change(one.get("problem", {}).get("status", 0))}
+
+
+def _may_change(status: int) -> bool:
+    return status == problems.TOPIC_FULL.status or status >= 500

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.model.state import JobInfo, JobState
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.idempotency import KEY_CHARS, life_of
+from wheelq.server.idempotency import KEY_CHARS, Make, Outcomes, life_of
 from wheelq.server.problems import Problem, problem_in
 from wheelq.server.routing import TAKES_MANY, Resource, StrictRequest, answer, caller_of, location, service_of, takes
 from wheelq.server.schemas import reading, views
@@ -74,7 +73,6 @@ _LEFT = {
     "held_back": problems.HELD_BACK,
 }
 """The outcomes of `cancel`, `reschedule` and `run_now` that leave a job as it was."""
-Make = Callable[[str | None], Awaitable[dict[str, Any]]]
 IfMatch = Annotated[
     str | None,
     Header(
@@ -109,7 +107,7 @@ async def make_job(request: StrictRequest) -> Response:
     _check_replacing(request, topic, job.on_duplicate)
     await service.intake.admit(topic, job.target, job.on_dead, caller_of(request))
 
-    async def make(id: str | None) -> dict[str, Any]:
+    async def make(id: str | None, known: Outcomes) -> dict[str, Any]:
         spec = job.spec(job.id or id, life_of(id))
         return Made.shows(await service.coalescing.schedule(topic, spec, job.on_duplicate))
 
@@ -139,16 +137,18 @@ async def make_jobs(request: StrictRequest) -> Response:
     topic, jobs = check_topic(request.path_params["topic"]), await request.read(ManyJobs)
     _check_replacing(request, topic, jobs.on_duplicate)
 
-    body = await _once(request, partial(_make_each, request, topic, jobs))
+    body = await _once(request, partial(_make_each, request, topic, jobs), len(jobs.jobs))
     return answer(body, 202 if any(outcome.get("in_outbox") for outcome in body["outcomes"]) else 200)
 
 
-async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None) -> dict[str, Any]:
-    """`stem` is the prefix for ids of jobs without one; None: the client makes their ids."""
+async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | None, known: Outcomes) -> dict[str, Any]:
+    """`stem` is the prefix for ids of jobs without one; None: the client makes their ids. `known` jobs are left out."""
     service = service_of(request)
     outcomes: dict[int, Any] = {}
     specs: defaultdict[OnDuplicate, dict[int, JobSpec]] = defaultdict(dict)
     for place, raw in enumerate(jobs.jobs):
+        if place in known:
+            continue
         try:
             job = reading.read(NewJob, raw)
             on_duplicate = job.on_duplicate if "on_duplicate" in job.model_fields_set else jobs.on_duplicate
@@ -161,7 +161,8 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
         found = await service.coalescing.schedule_each(topic, [*alike.values()], on_duplicate)
         outcomes.update(zip(alike, found, strict=True))
     base_path = service.settings.server.base_path
-    views = [_outcome_view(outcomes[place], base_path) for place in range(len(jobs.jobs))]
+    made = known | {place: _outcome_view(outcome, base_path) for place, outcome in outcomes.items()}
+    views = [made[place] for place in range(len(jobs.jobs))]
     failed = sum("problem" in view for view in views)
     return {"outcomes": views, "made": len(views) - failed, "failed": failed}
 
@@ -179,18 +180,18 @@ def _check_replacing(request: Request, topic: str, on_duplicate: str) -> None:
         request.scope["wheelq.audit"].verb = Verb.CHANGE
 
 
-async def _once(request: Request, make: Make) -> dict[str, Any]:
+async def _once(request: Request, make: Make, jobs: int = 0) -> dict[str, Any]:
     """Returns what `make` answers; for a request repeated with an Idempotency-Key, its first answer.
 
-    With such a key, `make` gets a job id, the same each time; else None.
+    With such a key, `make` gets a job id, the same each time; else None. `jobs`: see `Answers.once`.
     """
     key = request.headers.get("idempotency-key")
     if key is None:
-        return await make(None)
+        return await make(None, {})
     if not 1 <= len(key) <= KEY_CHARS or not all("!" <= char <= "~" for char in key):
         raise InvalidInput("Idempotency-Key", f"must be 1 to {KEY_CHARS} visible ASCII characters")
     said = b"%b %b\n%b" % (request.method.encode(), request.scope["path"].encode(), await request.body())
-    return await service_of(request).answers.once(caller_of(request).id, key, said, make_id(), make)
+    return await service_of(request).answers.once(caller_of(request).id, key, said, make_id(), make, jobs)
 
 
 @routes.on("GET", "/jobs", "List jobs", Verb.READ, JobList, problems.TOPIC_NOT_FOUND)
