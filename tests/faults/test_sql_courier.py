@@ -1071,6 +1071,12 @@ def test_the_outbox_command_refuses_what_is_for_the_other_kind(sqlite: Place, tm
     assert run("outbox", tmp_path / "outbox.db", "--retry").code == 2
 
 
+def test_a_database_that_is_away_is_named_without_advice_about_redis() -> None:
+    answer = run("outbox", "--database", "postgresql+psycopg://nobody@127.0.0.1:1/x")
+    assert (answer.code, "WHEELQ_URL" in answer.err) == (1, False), answer.err
+    assert answer.err.startswith("the database cannot be used:")
+
+
 def test_the_outbox_command_names_the_remedy_if_there_are_no_tables(tmp_path: Path) -> None:
     answer = run("outbox", "--database", f"sqlite:///{tmp_path}/empty.db")
     assert (answer.code, "make it with wheelq courier" in answer.err, "WHEELQ_URL" in answer.err) == (2, True, False)

@@ -14,7 +14,7 @@ from wheelq.cli.output import distance, moment, say, say_json, stdout
 from wheelq.cli.output import table as table_
 from wheelq.cli.process import Daemon, logger
 from wheelq.client import Client
-from wheelq.errors import ConfigurationError, InvalidInput, Unavailable
+from wheelq.errors import ConfigurationError, InvalidInput, ServerError, Unavailable
 from wheelq.producer.outbox.kept import Kept
 from wheelq.producer.outbox.store import Outbox
 from wheelq.settings import OutboxSettings, resolve_url
@@ -73,7 +73,8 @@ def _show_table(session: Session, database: str, table: str, retry: bool) -> Non
     try:
         kept.check()
     except Unavailable as error:
-        raise (error.__cause__ if isinstance(error.__cause__, ConfigurationError) else error) from None
+        # Not Unavailable, whose remedy is about Redis.
+        raise (error.__cause__ if isinstance(error.__cause__, ConfigurationError) else ServerError(str(error))) from None
     if retry:
         kept.retry()
     info, waits, aside = kept.info(), kept.shown(aside=False), kept.shown(aside=True)
