@@ -7,8 +7,9 @@ local function writing_down(limits, held, permits, permitted, paces)
   local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
   local function note(entry, member, key, paced_to, place)
     if key then
-      local group = string.match(member, '^[^\31]*\31([^\31]*)') or ''
-      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = 0, key .. '\31' .. entry
+      local cut = string.find(member, '\31', 1, true)
+      local group = cut and string.match(member, '^[^\31]*', cut + 1) or ''
+      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = '0', key .. '\31' .. entry
       of_entries[#of_entries + 1], of_entries[#of_entries + 2] = entry, group .. '\31' .. key
     end
     if paced_to then new_paces[#new_paces + 1], new_paces[#new_paces + 2] = string.format('%.0f', paced_to), key end
@@ -27,7 +28,7 @@ end
 
 -- part: choice
 -- choice(delayed, jobs, retries, limits, most, limit_keys(ready)): chooses up to `most` jobs that their keys allow. Returns a table:
---   members, scores: those chosen so far, for promote_all, which gets `note`;
+--   members, scores, records: those chosen so far, for promote_all, which gets `note`;
 --   offer(member, score, record): a due job, which is chosen or held back; false if `most` are chosen; serve(key): what is
 --   held back of a key; serve_offered(): the same of all keys that were offered; run_next(member, score, key): a job that goes first;
 --   later: keys to serve again, as they are hinted, each with the ms when; is_cut: whether some were left because of `most`;
@@ -36,16 +37,17 @@ end
 local MOST_SERVED = 500
 local function choice(delayed, jobs, retries, limits, most, held, permits, permitted, paces)
   local lateness, count_late = late_counter()
-  local chosen = {members = {}, scores = {}, later = {}, is_cut = false, lateness = lateness, put_back = 0}
-  local members, scores, later, keys, places, paced_to, taken = chosen.members, chosen.scores, chosen.later, {}, {}, {}, {}
+  local chosen = {members = {}, scores = {}, records = {}, later = {}, is_cut = false, lateness = lateness, put_back = 0}
+  local members, scores, records, later = chosen.members, chosen.scores, chosen.records, chosen.later
+  local keys, places, paced_to, taken = {}, {}, {}, {}
   local may_go, take = room_of(limits, permits, paces)
   local hold, put_back = putting_back(delayed, retries, held)
   local last, any_held, served, offered, waits = by(now_ms()), redis.call('EXISTS', held) == 1, {}, {}, {}
   local note, keep = writing_down(limits, held, permits, permitted, paces)
-  local function choose(member, score, key, place)
+  local function choose(member, score, record, key, place)
     local n = #members + 1
-    members[n], scores[n], keys[n], places[n], taken[member] = member, score, key or false, place or false, true
-    paced_to[n] = key and take(key) or false
+    members[n], scores[n], records[n], taken[member] = member, score, record or false, true
+    keys[n], places[n], paced_to[n] = key or false, place or false, key and take(key) or false
   end
   local function serve_again(key, at) later[#later + 1], later[#later + 2] = '\31' .. key, at end
   function chosen.serve(key)
@@ -70,7 +72,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
         chosen.is_cut = chosen.is_cut or (can and #members >= most)
         again_at = can and 0 or can_at
         if not can or #members >= most then break end
-        choose(member, score, record and key, place)
+        choose(member, score, record, record and key, place)
         skipped = skipped + 1
       end
     end
@@ -87,7 +89,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
       can, can_at = may_go(key)
     end
     if can then
-      choose(member, score, key)
+      choose(member, score, record, key)
     else
       if can_at and served[key] then serve_again(key, can_at) end
       waits[key], chosen.put_back = true, chosen.put_back + 1
@@ -103,7 +105,7 @@ local function choice(delayed, jobs, retries, limits, most, held, permits, permi
     end
   end
   function chosen.run_next(member, score, key)
-    if may_go(key) then choose(member, score, key) else hold(member, score, key, RUN_NEXT) end
+    if may_go(key) then choose(member, score, nil, key) else hold(member, score, key, RUN_NEXT) end
   end
   function chosen.note(n, entry)
     note(entry, members[n], keys[n], paced_to[n], places[n])

@@ -27,18 +27,19 @@ local function ranked(members, dues)
 end
 
 -- part: promote
--- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note): delayed → ready for members known to be due.
+-- promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note, records): delayed → ready for members known to be due.
 -- `retries` may be nil where no member is a retry. `note`, which may be left out, is told of the place and the entry of each.
+-- `records` are theirs, as HMGET returns them, if they were read just before.
 -- `dues` are scores, as numbers. Returns how many were promoted, whether that was all (false when the stream refused
 -- one), and how late they were (see lateness). XADD comes before ZREM, and a job whose XADD was refused stays waiting.
 -- A retry that waited under its own member, beside another life of its id, needs only its entry: `jobs` forgets it.
 -- A member without a record (another program must have written it) is buried, so that it cannot block the rest; if
 -- `dead` refuses it, it stays waiting, and the rest goes on.
 local LATE = 13 -- from this place of the lateness on, jobs were at least 1,024 ms late
-local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note)
+local function promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note, records)
   local lateness, count_late = late_counter()
   if #members == 0 then return 0, true, lateness end
-  local records = redis.call('HMGET', jobs, unpack(members))
+  records = records or redis.call('HMGET', jobs, unpack(members))
   local gone, pointers, alone, retried = {}, {}, {}, {}
   local promoted, pointed, buried, removed, late, is_all = 0, 0, 0, 0, 0, true
   -- Runs for every job: counters cost less than `#`, and a loop over numbers less than ipairs.
@@ -183,15 +184,17 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
     dues[#dues + 1] = tonumber(found[n + 1])
   end
   if limits then
-    chosen = choice(delayed, jobs, retries, limits, allowed, limit_keys(ready))
-    if look then look_over(chosen, delayed, ready, limits, look, limit_keys(ready)) end
+    local held, permits, permitted, paces = limit_keys(ready)
+    chosen = choice(delayed, jobs, retries, limits, allowed, held, permits, permitted, paces)
+    if look then look_over(chosen, delayed, ready, limits, look, held, permits, permitted, paces) end
     for n, record in ipairs(#members > 0 and redis.call('HMGET', jobs, unpack(members)) or {}) do
       has_more = not chosen.offer(members[n], dues[n], record) or has_more
     end
     chosen.serve_offered()
     members, dues, has_more = chosen.members, chosen.scores, has_more or chosen.is_cut
   end
-  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, chosen and chosen.note)
+  local note, records = chosen and chosen.note, chosen and chosen.records
+  local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note, records)
   if chosen then chosen.keep() end
   count(counts, 'swept', promoted)
   if from and promoted > 0 then spend(rate, interval_us, from, promoted) end

@@ -23,15 +23,17 @@ end
 local function give_back_in(ready, group, entries, held, permits, permitted, _, near)
   if #entries == 0 or redis.call('EXISTS', permitted) == 0 then return end
   local others, over, members, lines, seen = groups_of(ready, group), {}, {}, {}, {}
+  local any_held = redis.call('EXISTS', held) == 1
   for n, stored in ipairs(redis.call('HMGET', permitted, unpack(entries))) do
-    local entry, only, key = entries[n], string.match(stored or '', '^([^\31]*)\31(.*)$')
+    local entry, cut = entries[n], stored and string.find(stored, '\31', 1, true)
+    local only, key = cut and string.sub(stored, 1, cut - 1), cut and string.sub(stored, cut + 1)
     local is_open = key and only ~= '' and only ~= group -- a retry of another group, which this one only skips
     for _, other in ipairs(only == '' and others or {}) do
       is_open = is_open or is_unfinished(ready, other.name, other.read_to, entry)
     end
     if key and not is_open then
       over[#over + 1], members[#members + 1] = entry, key .. '\31' .. entry
-      if not seen[key] and next_held(held, key) then lines[#lines + 1] = '0 \31' .. key end
+      if any_held and not seen[key] and next_held(held, key) then lines[#lines + 1] = '0 \31' .. key end
       seen[key] = true
     end
   end
@@ -132,7 +134,7 @@ local function putting_back(delayed, retries, held)
     local n, stands = #members + 1, math.max(unheld(score), 0)
     members[n], from[n], to[n] = member, stands, stands + HELD
     if stands ~= ranked then ranked, rank = stands, string.format('%016.2f', stands) end
-    ranks[2 * n - 1], ranks[2 * n] = 0, key .. '\31' .. order .. rank .. '\31' .. member
+    ranks[2 * n - 1], ranks[2 * n] = '0', key .. '\31' .. order .. rank .. '\31' .. member
   end
   local function put_back()
     if #members == 0 then return end
