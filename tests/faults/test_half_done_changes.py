@@ -12,7 +12,7 @@ import redis
 from tests.faults.stages import Meanwhile
 from tests.transports import BlockingWith, ReplyLost
 from tests.waiting import eventually, until
-from wheelq import Client, Scheduler, Settings
+from wheelq import Client, JobSpec, Scheduler, Settings
 from wheelq.errors import OutcomeUnknown
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import draining, registry
@@ -138,6 +138,38 @@ def test_a_late_client_with_outdated_terms_changes_nothing(
     with closing(Transport(Address(url))) as transport:
         assert transport.send(registry.fence(shard, "1", 0)).version > 0
         assert transport.send(draining.terms_in_force(shard)) == "4"
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+def test_a_producer_that_missed_two_changes_of_the_number_of_shards_finds_the_jobs_that_were_made_between_them(
+    url: str, settings: Settings, topic: str, client: Client, how: str
+) -> None:
+    """It knows the terms in force: the second change took back the first. A job of each id is made once."""
+    client.configure(topic)
+    client.set_shards(topic, 2)
+    keys = [f"k{n}" for n in range(12)]
+    with Client.connect(url, settings) as late:
+        assert late.schedule(topic, key="known", delay=60).created
+        client.set_shards(topic, 3)
+        client.schedule_many(topic, [JobSpec(key=key, delay=60) for key in keys])
+        client.set_shards(topic, 2)
+        specs = [JobSpec(key=key, delay=60) for key in keys]
+        receipts = (
+            late.schedule_many(topic, specs) if how == "many" else [late.schedule(topic, key=k, delay=60) for k in keys]
+        )
+        assert not [receipt.id for receipt in receipts if receipt.created]
+    assert client.topic(topic).waiting == len(keys) + 1
+
+
+def test_terms_in_force_of_a_version_that_was_never_published_are_published(
+    url: str, settings: Settings, topic: str, client: Client
+) -> None:
+    """Without that, the shard would refuse all producers for ever: a fail-over has lost the change in the register."""
+    client.configure(topic)
+    with closing(Transport(Address(url))) as transport:
+        transport.send(registry.fence(Keys(settings.prefix).shard(topic, 0), "1", 7))
+    assert client.schedule(topic, key="a", delay=60).created
+    assert client.topic(topic).settings.version == 8
 
 
 def groups_of(raw: redis.Redis, settings: Settings, topic: str, shards: int) -> list[set[str]]:

@@ -297,7 +297,7 @@ def test_a_job_with_a_made_id_is_placed_by_the_new_number() -> None:
     topic = Topic(shards=4, draining=(2,))
     for call in carry_out(submission([JobSpec(n, delay=1) for n in range(100)], topic)):
         assert {shard_of(id, 4) for id in ids_of(call)} == {shard_asked(call)}
-        assert call.args[2] == "4"
+        assert call.args[2] == "4 @0"
 
 
 def test_a_job_with_a_key_is_looked_for_where_a_former_number_placed_it_and_then_made_at_its_new_place() -> None:
@@ -311,7 +311,7 @@ def test_a_job_with_a_key_is_looked_for_where_a_former_number_placed_it_and_then
         id = f"job-{n}"
         old, new = shard_of(id, 2), shard_of(id, 3)
         visits = [(shard, number) for seen_id, shard, number in seen if seen_id == id]
-        assert visits == ([(new, "3")] if old == new else [(old, ""), (new, "3")])
+        assert visits == ([(new, "3 @0")] if old == new else [(old, ""), (new, "3 @0")])
     assert [receipt.id for receipt in asked.receipts()] == [f"job-{n}" for n in range(100)]
 
 
@@ -340,7 +340,7 @@ def test_jobs_of_a_lost_reply_are_asked_for_where_the_former_number_placed_them(
     for id in ids_of(first):
         if shard_of(id, 2) != shard_of(id, 3):
             assert (id, shard_of(id, 2), "") in visits
-            assert (id, shard_of(id, 3), "3") not in visits, "it was found"
+            assert (id, shard_of(id, 3), "3 @0") not in visits, "it was found"
 
 
 # Tags

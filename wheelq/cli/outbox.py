@@ -73,8 +73,8 @@ def _show_table(session: Session, database: str, table: str, retry: bool) -> Non
     try:
         kept.check()
     except Unavailable as error:
-        # Not Unavailable, whose remedy is about Redis.
-        raise (error.__cause__ if isinstance(error.__cause__, ConfigurationError) else ServerError(str(error))) from None
+        wrong = error.__cause__ if isinstance(error.__cause__, ConfigurationError) else None
+        raise (wrong or ServerError(str(error))) from None  # not Unavailable, whose remedy is about Redis
     if retry:
         kept.retry()
     info, waits, aside = kept.info(), kept.shown(aside=False), kept.shown(aside=True)

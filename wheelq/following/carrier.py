@@ -215,7 +215,7 @@ class Carrier:
             former = former[former.index(follower.shard) + 1 :]
         if former:
             return follower._replace(shard=former[0], terms="")
-        return follower._replace(shard=last, terms=topic.terms)
+        return follower._replace(shard=last, terms=topic.known_terms)
 
     def _parcel(self, taken: OnItsWay) -> Parcel:
         one = taken.entry.follower

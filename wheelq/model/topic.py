@@ -107,6 +107,15 @@ class Topic(TopicSettings):
         per_key = f" {self.key_concurrency} {float(self.key_rate)!r}" if self.has_key_limits else ""
         return f"{self.shards} {room} {state} {float(self.max_rate)!r} {self.max_ready}{per_key}"
 
+    @property
+    def known_terms(self) -> str:
+        """The terms and their version, as producers send them.
+
+        Without the version, a shard would take jobs from a producer that has missed two changes of the number of
+        shards, of which the second took back the first: it does not know where else a job with the id may wait.
+        """
+        return f"{self.terms} @{self.version}"
+
     def places(self, partition_key: str) -> list[int]:
         """The shard where a job with this partition key (or id) belongs, then the shards where it may still be."""
         found = [shard_of(partition_key, shards) for shards in (self.shards, *self.draining)]

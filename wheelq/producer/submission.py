@@ -106,7 +106,7 @@ class Submission:
 
     def put_sent(self, job: NewJob, spec: JobSpec, shard: int, tag: Tag) -> None:
         """Take a prepared job that was sent to a shard, with an unknown outcome."""
-        batch = Batch((shard,), [0], [spec], [job], self._topic.terms, tag, is_repeated=True)
+        batch = Batch((shard,), [0], [spec], [job], self._topic.known_terms, tag, is_repeated=True)
         self._under_way.append(batch)
         self.was_sent = self.may_be_lost = True
 
@@ -296,7 +296,7 @@ class Submission:
 
     def _send(self, shards: tuple[int, ...]) -> Call[Placed]:
         batch = self._filling.take(shards)
-        batch.terms = self._topic.terms if len(shards) == 1 else None
+        batch.terms = self._topic.known_terms if len(shards) == 1 else None
         batch.tag = self._tagging.tag(has_key=any(spec.key is not None for spec in batch.specs))
         self._under_way.append(batch)
         return self._call(batch)

@@ -36,7 +36,7 @@ class KnownTopic:
     until: float
     """When it must be read again, in monotonic seconds."""
     terms: str
-    """The topic's terms, cached because they take a while to build."""
+    """The topic's `known_terms`, cached because they take a while to build."""
     keys: Keys
     shards: dict[int, ShardKeys] = field(default_factory=dict)
     """The keys of shards used before."""
@@ -205,7 +205,7 @@ class Topics:
 
     def _remember(self, name: str, topic: Topic) -> KnownTopic:
         until = self._clock.monotonic() + self._ttl
-        found = KnownTopic(name, topic, until, topic.terms, self._keys)
+        found = KnownTopic(name, topic, until, topic.known_terms, self._keys)
         if topic.removing:
             self.forget(name)
         else:
@@ -277,13 +277,14 @@ class Topics:
         between, the new number of shards is published, because jobs may have been placed by it; other changes are
         undone. A shard that is behind, because a failover lost its terms, gets them again.
         """
+        place = self._keys.shard(topic, shard)
         for _ in range(20):
             found = yield from self.read(topic)
-            if found is not None and (found.terms == terms or shard >= found.all_shards):
+            version = yield from ask(registry.fenced_version(place))
+            is_the_same = found is not None and found.terms == terms and not found.is_behind(version)
+            if is_the_same or (found is not None and shard >= found.all_shards):
                 return (yield from self.register(topic, confirming))
             yield from wait(0.01)
-        place = self._keys.shard(topic, shard)
-        version = yield from ask(registry.fenced_version(place))
         if found is not None and not found.is_behind(version):
             yield from ask(registry.fence(place, found.terms, found.version))
         elif shards := shards_in(terms):

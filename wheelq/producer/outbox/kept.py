@@ -147,7 +147,7 @@ def next_place(key: str, placed: Topic, asked: Collection[tuple[str, int]] = ())
     """
     *former, last = placed.places(key)[::-1]
     left = [shard for shard in former if (placed.terms, shard) not in asked]
-    return (left[0], "") if left else (last, placed.terms)
+    return (left[0], "") if left else (last, placed.known_terms)
 
 
 class Settled(NamedTuple):

@@ -2,8 +2,8 @@
 -- uses: clock, primary, head, stamp, life, head_parts, wanted, stored, score, emit, terms, standing, latest, debounce, debounced, field, kept_record, kept, hint, came, horizon, count, scheduled, tags, outgoing, bundles, joining
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 horizon, 5 shards, 6 done, 7 counts, 8 tags of even turns, 9 of odd, 10 bundles,
 --       11 outgoing (7 to 11 may be left out; 10 and 11 are for members of bundles, and what may replace one)
--- ARGV: 1 near channel, 2 "keep" or "replace", 3 the topic's terms, by which these jobs were placed, or "" to write
---       only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer is kept at least, 6 the tag
+-- ARGV: 1 near channel, 2 "keep" or "replace", 3 the topic's terms, by which these jobs were placed, perhaps with " @" and
+--       their version, or "" to write only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer is kept at least, 6 the tag
 --       counts only if a job is due within this many ms, 7 tag of an earlier call that will not be repeated, or "", then
 --       for each job: id, due (see clock), record
 -- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted),
@@ -22,10 +22,10 @@ local now, ids, dues, fractions, soonest = now_ms(), wanted(ARGV, FIRST)
 local is_tagged = odd and tag ~= '' and soonest <= now + tonumber(ARGV[6])
 local answer = is_tagged and answer_to(tag, even, odd)
 if answer then only_on_primary(jobs); return answered(answer, ARGV, FIRST, now) end
-local in_force = terms ~= '' and redis.call('GET', shards)
+local placed_by, in_force = terms_of(shards, terms)
 local bundle, is_shut = unpack(bundles and {bundle_for(bundles, ARGV[FIRST + 2])} or {})
-if is_shut or in_force and in_force ~= terms then return {is_shut and '' or in_force} end
-local last, stamp, room, is_free = loaded_to(horizon), stamp_of(now), by_terms(delayed, terms)
+if is_shut or in_force then return {is_shut and '' or in_force} end
+local last, stamp, room, is_free = loaded_to(horizon), stamp_of(now), by_terms(delayed, placed_by)
 local known, keeps_any = redis.call('HMGET', jobs, unpack(ids)), redis.call('EXISTS', done) == 1
 local replies, scores, records, hints, joining, ends, made, written = {}, {}, {}, {}, {}, {}, {[CREATED] = 0}, {}
 -- written: id → its last job in this call. As it runs for every job, numbers count what `#` would search for.

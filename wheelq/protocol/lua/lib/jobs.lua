@@ -90,8 +90,19 @@ local function debounced(jobs, delayed, ready, id, sent, due, now, own, other)
 end
 
 -- part: terms
+-- terms_of(shards, sent): the terms that a producer has sent, without their version; then those in force, if they are others, or
+-- the same in a later version: then the number of shards was changed and changed back, which that producer has missed.
 -- by_terms(delayed, terms): how many more jobs may wait here, and whether new ones that are due go to the stream at once.
 -- The terms of a topic without limits are only its number of shards, and need no count.
+local function version_in(fence) return tonumber(redis.call('GET', fence) or 0) or 0 end
+local function terms_of(shards, sent)
+  local at, known = string.find(sent, ' @', 1, true), sent ~= '' and redis.call('GET', shards)
+  local terms = at and string.sub(sent, 1, at - 1) or sent
+  if not known then return terms end
+  local fence, version = string.sub(shards, 1, -#'shards' - 1) .. 'fence', at and tonumber(string.sub(sent, at + 2))
+  local is_older = version and version_in(fence) > version
+  return terms, (is_older or known ~= terms) and known or nil
+end
 local function by_terms(delayed, terms)
   local most, state = string.match(terms, ' (%d+) (%a+)')
   if not most then return math.huge, true end
