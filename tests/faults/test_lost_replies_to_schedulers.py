@@ -103,6 +103,21 @@ async def test_a_standby_leads_as_soon_as_the_leader_says_that_it_goes(url: str,
     await staying.close()
 
 
+async def test_a_leader_steps_in_when_the_node_that_holds_its_lease_falls_silent(
+    url: str, topic: str, raw: redis.Redis
+) -> None:
+    """A standby has led in its place, and was cut off before it gave the lease back."""
+    stage, look = Stage(url, topic, hedge_ms=20), Look(raw, topic)
+    raw.set(stage.keys.lease, "standby:5:another-run:9", px=600_000)
+    ids = stage.schedule(3, first_ms=-1_000)
+    await stage.step_until(lambda: not look.delayed())
+    stage.schedule_and_ring("later", 50)
+    await stage.step_until(lambda: not look.delayed())
+    assert look.ready() == [*ids, "later"]
+    assert raw.get(stage.keys.lease) == b"standby:5:another-run:9"
+    await stage.close()
+
+
 async def test_a_standby_leaves_a_returned_lease_to_its_leader(url: str, topic: str) -> None:
     """A shard that is only handed over has somebody else to lead it."""
     stage = Stage(url, topic, role=Role.STANDBY)

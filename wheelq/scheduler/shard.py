@@ -3,6 +3,7 @@
     role      the lease is …    `step()` does
     leader    held              works as the leader (`leader`)
               not held          takes it (`candidate`) just before there is work: a shard at rest costs nothing
+              held by another   watches that node as a standby does, until the lease may have ended
     standby   not held          watches the leader (`standby`), and takes the lease if it falls silent or stops
               held              leads in the leader's place, until the leader is alive again
     either    topic paused      nothing
@@ -90,10 +91,10 @@ class Shard:
             self._given_back += 1
             self._rules.look_by(0.0)
             self._may_take = message == calls.GOING.encode()
-        elif self.role is Role.STANDBY and not self.is_leading:
+        elif self._is_watching(self._clock.monotonic()):
             if not self._rules.hint(jobs, self._server.now_ms()):
                 return
-        elif self._clock.monotonic() >= self._take_at and not self._leader.hint(jobs):
+        elif not self._leader.hint(jobs):
             return
         self._wake.set()
 
@@ -220,19 +221,25 @@ class Shard:
             self._may_take = False
             await self._take()
             return 0.0
-        elif self.role is Role.STANDBY:
+        elif self._is_watching(now):
             act_at = self._server.monotonic_at(self._rules.look_at)
             if act_at <= now:
                 if await self._standby.look():
                     await self._take(self._standby.over)
                 return 0.0
+            if self.role is Role.LEADER:
+                act_at = min(act_at, self._take_at)
         else:
-            act_at = max(self._take_at, self._leader.lease_at())
+            act_at = self._leader.lease_at()
             if act_at <= now:
                 if not (self._leader.may_rest and await self._leader.rest()):
                     await self._take()
                 return 0.0
         return max(0.0, act_at - self._clock.monotonic())
+
+    def _is_watching(self, now: float) -> bool:
+        """Whether it leaves the shard to another node, and steps in if that does nothing."""
+        return not self._lease.is_held(now) and (self.role is Role.STANDBY or now < self._take_at)
 
     def _is_led_by_another(self) -> None:
         logger.warning("%s:%d is led by another node now", self.keys.topic, self.keys.shard)
@@ -288,6 +295,7 @@ class Shard:
             case Denied(again_at):
                 # The message that the lease was given back may overtake this answer.
                 self._take_at = again_at if self._given_back == given_back else 0.0
+                self._rules.look_by(0.0)
                 self._leader.start_afresh()  # the loaded window is stale if another node has led
             case Unpublished(again_at):
                 self._take_at = again_at
