@@ -11,7 +11,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import msgpack
@@ -21,9 +21,10 @@ import redis.asyncio
 
 from tests.found import ajob_of
 from tests.http.conftest import BASE, Give, Http
+from tests.running import running
 from tests.transports import ReplyLost
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Continuation, JobSpec, Settings
+from wheelq import AsyncClient, Continuation, JobSpec, Settings, Worker
 from wheelq.base.clock import ManualClock, wall_ms
 from wheelq.model.job import from_ms
 from wheelq.protocol import codec
@@ -439,6 +440,52 @@ async def test_a_job_that_runs_again_keeps_its_terms(
     assert ids[1] is not None
     again = await ajob_of(aclient, "orders", ids[1][1])
     assert (again.max_attempts, again.timeout, again.expires, again.on_dead) == (3, 10.0, 60.0, "alarms")
+
+
+async def test_a_job_that_is_run_again_from_a_page_without_its_partition_key_has_that_key(
+    http: Http, shop: AsyncClient, url: str, settings: Settings
+) -> None:
+    """A list of finished jobs knows no keys; the job's own record does."""
+    await shop.configure("orders", keep_done_ms=60_000)
+    worker = Worker.connect(url, settings=settings)
+    worker.handler("orders")(lambda job: None)
+    async with running(worker):
+        receipt = await shop.schedule("orders", key="ended", partition_key="cust", delay=0)
+        await shop.wait(receipt, timeout=PATIENCE)
+    action = "/topics/orders/job/rerun"
+    fields = FormFields(action, (await http.get("/topics/orders/job?id=ended")).text).fields
+    answer = await http.post(action, data=fields, headers={"origin": BASE})
+    assert answer.status_code == 303, answer.text
+    again = parse_qs(urlsplit(answer.headers["location"]).query)
+    assert again["partition_key"] == ["cust"]
+    found = await shop.get("orders", again["id"][0], partition_key="cust")
+    assert (found and found.partition_key) == "cust"
+
+
+async def test_a_form_undoes_nothing_that_others_have_changed_since_its_page_was_shown(
+    http: Http, shop: AsyncClient
+) -> None:
+    await shop.recurring.put("orders", "nightly", {"old": 1}, every=60)
+
+    async def fields(page: str, action: str) -> dict[str, str]:
+        return FormFields(action, (await http.get(page)).text).fields
+
+    places = {
+        "/topics/orders/settings": ("/topics/orders", {"max_pending": "77"}),
+        "/recurring/put": ("/recurring/edit?topic=orders&name=nightly", {"every": "90"}),
+    }
+    before = {action: await fields(page, action) for action, (page, _) in places.items()}
+    await shop.configure("orders", max_rate=7)
+    await shop.recurring.put("orders", "nightly", {"new": 2}, every=60)
+    for action, (page, touched) in places.items():
+        late = await http.post(action, data={**before[action], **touched}, headers={"origin": BASE})
+        assert (late.status_code, "Somebody has changed this" in late.text) == (412, True)
+        now = {**await fields(page, action), **touched}
+        assert (await http.post(action, data=now, headers={"origin": BASE})).status_code == 303
+    topic, info = await shop.topic("orders"), await shop.recurring.get("orders", "nightly")
+    assert (topic.settings.max_rate, topic.settings.max_pending) == (7.0, 77)
+    assert info is not None
+    assert (info.payload, info.rule.every_ms) == ({"new": 2}, 90_000)
 
 
 # Only its own pages act

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,8 +22,10 @@ from wheelq.errors import InvalidInput
 from wheelq.model.durations import parse_duration
 from wheelq.model.topic import TopicInfo
 from wheelq.protocol.calls.server import server_time_us
+from wheelq.server import problems
 from wheelq.server.access import Caller, Verb
 from wheelq.server.dashboard.rendering import render
+from wheelq.server.problems import Problem
 from wheelq.server.service import Service
 
 NOTE = "wheelq_note"
@@ -176,6 +179,12 @@ class Visit:
             response.delete_cookie(NOTE, path=cookie_path(self.service), httponly=True, samesite="strict")
         return response
 
+    def check_still(self, shown: object) -> None:
+        """Raises: Problem, if the form was sent from a page that showed something else than this. See `mark_of`."""
+        mark = self.form.get("shown")
+        if mark is not None and mark != mark_of(shown):
+            raise Problem(problems.OUTDATED)
+
     def ask(self, question: str, *answered: str) -> Response:
         """Returns a page that asks, and whose form sends these fields again, without those that are answered by it."""
         self.only_asks = True
@@ -195,6 +204,11 @@ class Visit:
             packed = base64.urlsafe_b64encode(note[:NOTE_CHARS].encode(errors="replace")).decode()
             set_cookie(self.service, self.request, response, NOTE, packed, max_age=30)
         return response
+
+
+def mark_of(shown: object) -> str:
+    """What a form sends back as `shown`, so that it does not undo what others have changed meanwhile."""
+    return hashlib.sha256(repr(shown).encode()).hexdigest()[:16]
 
 
 Handler = Callable[[Visit], Awaitable[Response]]

@@ -272,13 +272,13 @@ async def rerun(visit: Visit) -> Response:
         info.payload,
         delay=timedelta(0),
         headers=info.headers or None,
-        partition_key=key,
+        partition_key=info.partition_key,
         attempts=info.max_attempts,
         timeout=info.timeout,
         expires=info.expires,
         on_dead=info.on_dead,
     )
-    return _to_job(visit, receipt.id, key, f"This is a new job like {id}, due now.")
+    return _to_job(visit, receipt.id, info.partition_key, f"This is a new job like {id}, due now.")
 
 
 def _arguments(asked: Form) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from wheelq.model.job import from_ms
 from wheelq.model.recurring import RecurringInfo, RecurringOutcome, Rule
 from wheelq.server import problems
 from wheelq.server.access import Verb
-from wheelq.server.dashboard.visit import Form, Visit, does, moment_of, payload_of, shows
+from wheelq.server.dashboard.visit import Form, Visit, does, mark_of, moment_of, payload_of, shows
 from wheelq.server.dashboard.words import exact, in_words, whole
 from wheelq.server.problems import Problem
 
@@ -74,10 +74,13 @@ async def put(visit: Visit) -> Response:
     if is_new:  # they were typed
         topic, name = topic.strip(), name.strip()
     visit.caller.check_may(Verb.MANAGE, topic)
+    info = None if is_new else await _get(visit, topic, name)
+    if info is not None:
+        visit.check_still(_shown(visit, info))
     try:
         rule = Rule.of(**_arguments(form))
         payload: dict[str, Any] = {}
-        if is_new or await _has_new_payload(visit, topic, name):
+        if info is None or _has_new_payload(visit, info):
             payload = {"payload": payload_of(form)}
         if is_new and await client.recurring.get(topic, name) is not None:
             raise InvalidInput("name", "the topic already has a recurring job with this name")
@@ -91,7 +94,6 @@ async def put(visit: Visit) -> Response:
             note = "Nothing was changed." if outcome is RecurringOutcome.UNCHANGED else f"{name} is changed."
     except (InvalidInput, ConfigurationError) as error:
         said = f"{error.field}: {error.problem}" if isinstance(error, InvalidInput) else str(error)
-        info = None if is_new else await _get(visit, topic, name)
         return await _form(visit, info, {field: form.text(field) for field in FIELDS}, said, 422)
     return visit.back("/recurring", note, topic=form.get("only"))
 
@@ -124,12 +126,14 @@ async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:
     return info
 
 
-async def _has_new_payload(visit: Visit, topic: str, name: str) -> bool:
+def _shown(visit: Visit, info: RecurringInfo) -> tuple[Rule, Any]:
+    return info.rule, info.payload if visit.shows_payloads else None
+
+
+def _has_new_payload(visit: Visit, info: RecurringInfo) -> bool:
     """Whether the form's payload is not the text that it showed, which may say less than the payload itself."""
     sent = visit.form.typed("payload")
-    info = None if sent is None else await visit.service.client.recurring.get(topic, name)
-    shown = None if info is None else _values(visit, info).get("payload")
-    return sent is not None and sent.replace("\r\n", "\n") != shown
+    return sent is not None and sent.replace("\r\n", "\n") != _values(visit, info).get("payload")
 
 
 async def _form(
@@ -140,6 +144,7 @@ async def _form(
         "recurring_form.html",
         status,
         row=None if info is None else _row(info),
+        shown="" if info is None else mark_of(_shown(visit, info)),
         values={field: values.get(field, "") for field in FIELDS},
         coming=[] if info is None else _coming(info, now_ms),
         missed=MISSED,

@@ -18,7 +18,7 @@ from wheelq.protocol.calls import heartbeats, shard_counts
 from wheelq.server.access import Verb
 from wheelq.server.dashboard.pages.future import chart, colours_in, past
 from wheelq.server.dashboard.timeline import ask_all
-from wheelq.server.dashboard.visit import Form, Visit, does, shows
+from wheelq.server.dashboard.visit import Form, Visit, does, mark_of, shows
 from wheelq.server.problems import GROUP_NOT_FOUND, Problem
 from wheelq.settings import TopicSettings
 from wheelq.settings.declaration import declarations
@@ -79,6 +79,7 @@ async def topic(visit: Visit) -> Response:
         shards=_shard_rows(name, counts, posts)[:MOST_SHARDS],
         shards_left_out=settings.all_shards - MOST_SHARDS,
         declared=SETTINGS.values(),
+        shown=mark_of(_shown(settings)),
         upcoming=chart(visit, outlook, name, colours_in(outlook, [*seen.topics, info]), height=180),
         due_in_hour=sum(outlook.bars),
         past=await past(visit, [info], counts[0].server_us // 1000),
@@ -89,6 +90,7 @@ async def change(visit: Visit) -> Response:
     """Change settings of the topic: those that differ from what it has."""
     service, name = visit.service, visit.topic
     settings = await service.client.settings_of(name)
+    visit.check_still(_shown(settings))
     form = visit.form
     asked = {
         field: _value(form, field)
@@ -102,6 +104,10 @@ async def change(visit: Visit) -> Response:
     changes: TopicChanges = differs  # type: ignore[assignment]  # the names are those of SETTINGS; values are checked
     await service.client.configure(name, **changes)
     return visit.back(f"/topics/{name}", f"Changed: {', '.join(sorted(differs))}.")
+
+
+def _shown(settings: TopicSettings) -> list[Any]:
+    return [getattr(settings, name) for name in SETTINGS]
 
 
 async def set_shards(visit: Visit) -> Response:
