@@ -362,7 +362,7 @@ class SqlCourier:
             outcome.released.append((claim.place.tag, again, 0))
         if answer.terms_in_force is None and not claim.is_repeated:  # else other terms may have been asked
             for job in found.elsewhere:
-                self._not_here[job.seq].add((sending.placed.terms, claim.place.shard))
+                self._not_here[job.seq].add((sending.placed.known_terms, claim.place.shard))
         if not found.full:
             return None
         error = TopicFull(claim.topic, {job.seq: job.id for job in found.full}, {})

@@ -146,7 +146,7 @@ def next_place(key: str, placed: Topic, asked: Collection[tuple[str, int]] = ())
     shard).
     """
     *former, last = placed.places(key)[::-1]
-    left = [shard for shard in former if (placed.terms, shard) not in asked]
+    left = [shard for shard in former if (placed.known_terms, shard) not in asked]
     return (left[0], "") if left else (last, placed.known_terms)
 
 

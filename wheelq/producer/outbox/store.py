@@ -261,7 +261,7 @@ class Outbox:
                 is_moved |= bool(found.elsewhere)
                 if answer.terms_in_force is None and not parcel.is_repeated:  # else other terms may have been asked
                     for job in found.elsewhere:
-                        self._not_here.setdefault(job.seq, set()).add((sending.placed.terms, shard))
+                        self._not_here.setdefault(job.seq, set()).add((sending.placed.known_terms, shard))
                 if found.refused:
                     log.warning("%s of topic %s put aside: %s", counted(len(found.refused), "job"), parcel.topic, TAKEN)
                 self._settle((job for job, _ in found.taken), found.refused)
