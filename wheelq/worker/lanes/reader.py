@@ -412,6 +412,8 @@ class Reader:
         too_soon = self._listened_at + (LISTEN_APART if patience is None else HEAR_APART) - clock.monotonic()
         if too_soon > 0:
             await clock.sleep(too_soon)
+            if self._backlog.unread(1):  # a shard was added meanwhile
+                return
         if patience is None:
             came = await self._listen_to_all(self._block_ms)
             if len(self.shards) > MANY:
