@@ -27,8 +27,8 @@ Steps = Iterator[float]
 BACK_S = 3.0
 """Seconds in which everything catches up after the server is back."""
 LEARNED_S = 21.0
-"""Seconds for which a dead node may count as alive: three heartbeats of five seconds, counted from the look that found its
-last one, and the next look."""
+"""Seconds for which a dead node may count as alive: three heartbeats of five seconds, counted from the look that
+found its last one, and the next look."""
 DEAD_S = 6.5
 """Seconds within which a dead worker's jobs run again."""
 STOPPING_S = 4.0
