@@ -34,8 +34,8 @@ FASTEST = 3 + int(max(rate for _, rate in LIMITS))
 CHANGE_S = 5.0
 LOOK_S = 0.05
 SECOND_MS = 990
-"""An entry has the time at which its script call began; a script that is held up reads the clock some milliseconds later,
-and counts the rate from then."""
+"""An entry has the time at which its script call began; a script that is held up reads the clock some milliseconds
+later, and counts the rate from then."""
 SLACK_MS = 2_000.0
 """The most by which the clocks of a server and this process differ, and the longest that a change is under way."""
 
