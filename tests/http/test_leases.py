@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
+from tests.faults.stages import Meanwhile
 from tests.found import ajob_of
 from tests.http.conftest import Give, Http
 from tests.records import record
@@ -17,6 +19,7 @@ from tests.running import running
 from tests.transports import ReplyLost, Unreachable
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, CancelOutcome, JobState, Scheduler, Settings, Worker
+from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access, producer
 from wheelq.protocol.keys import Keys
 from wheelq.settings import Misfire, ServerSettings
@@ -512,6 +515,23 @@ async def test_a_group_that_is_removed_is_not_made_again_by_a_caller_that_waits(
     assert await aclient.groups("orders") == []
     assert await lease(http) == []
     assert [group.name for group in await aclient.groups("orders")] == ["http.billing"], "a new call does"
+
+
+@pytest.mark.parametrize("misfire", ["skip", "bury"])
+async def test_a_lease_whose_group_is_removed_while_it_settles_late_jobs_is_empty(
+    serve: Callable[..., Any], aclient: AsyncClient, url: str, settings: Settings, misfire: Any
+) -> None:
+    """It answered 502, with the words of Redis."""
+    ready = Keys(settings.prefix).shard("orders", 0).ready
+    with redis.Redis.from_url(url) as raw:
+        settles = "ack_leased" if misfire == "skip" else "bury"
+        http = await serve(struck := Meanwhile(settles, lambda: raw.xgroup_destroy(ready, "http.billing")))
+        await aclient.configure("orders", misfire=misfire, grace_ms=1)
+        assert await lease(http) == []
+        receipt = await aclient.schedule("orders", delay=0)
+        await until(lambda: wall_ms() > receipt.due_ms + 100)
+        assert await lease(http) == []
+    assert struck.struck == 1
 
 
 async def test_a_stop_answers_waiting_callers_at_once(http: Http, aclient: AsyncClient) -> None:

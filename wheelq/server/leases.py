@@ -332,6 +332,8 @@ class Leases:
             for n, entry in enumerate(leased.entries):
                 try:
                     item = await self._look_at(keys, group, entry, leased.now_ms)
+                except GroupNotFound:  # it was removed meanwhile, with all that was leased
+                    return []
                 except ServerError:
                     with suppress(ServerError):  # nobody hears of the rest
                         rest = [_lease_of_entry(one) for one in leased.entries[n:]]
