@@ -62,9 +62,7 @@ IN_USE = Kind(409, "in-use", "It is in use: nothing was removed", "Stop its work
 BEING_REMOVED = Kind(409, "being-removed", "The topic or group is just being removed", "Try again.", 5)
 BUNDLE_CLOSED = Kind(409, "bundle-closed", "The bundle takes no more members")
 CHANGED = Kind(412, "changed", "The job has another due time by now", "Look it up, and decide again.")
-OUTDATED = Kind(
-    412, "outdated", "Somebody has changed this since the page was shown", "Look again, and decide then."
-)
+OUTDATED = Kind(412, "outdated", "Somebody has changed this since the page was shown", "Look again, and decide then.")
 TOO_LARGE = Kind(413, "too-large", "The request is too large")
 UNSUPPORTED = Kind(415, "unsupported", "The body's media type is not known here", "Send application/json.")
 INVALID = Kind(422, "invalid-input", "The request is not acceptable")
