@@ -108,7 +108,7 @@ FOUND_BY = {
     "draining-ends-early": "faults/test_draining.py -k a_job_behind_the_new_number",
     "find-trusts-cache": "faults/test_shards.py -k a_client_that_does_not_know_of_it",
     "frozen-time-counts-as-silence": "unit/test_liveness.py",
-    "hedge-without-terms": "lua/test_promotion.py -k does_not_know_the_terms",
+    "hedge-without-terms": "lua/test_promotion.py -k while_the_topic_is_paused",
     "hint-while-opening-forgotten": "unit/test_window.py",
     "id-freed-while-a-group-retries": "lua/test_settling.py -k waits_for_a_retry_in_another_group",
     "lease-number-not-checked": "lua/test_leases.py -k a_former_lessee",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from loadtest.simulation.drawing import draw
 from loadtest.simulation.lessees import Asker
 from loadtest.simulation.plan import OWN_TOPICS, WEB, Plan, Step
 from wheelq.server.access import ApiKey, Keyring
-from wheelq.server.idempotency import Answers
+from wheelq.server.idempotency import Answers, Make
 from wheelq.server.leases import Leases
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,10 +63,8 @@ def test_callers_are_answered_as_the_reference_says() -> None:
     assert sum("is done" in line for line in found.story.lines) == 11
 
 
-async def answer_anew(
-    self: Answers, caller: str, key: str, request: bytes, id: str, make: Callable[[str | None], Awaitable[Any]]
-) -> Any:
-    return await make(id)
+async def answer_anew(self: Answers, caller: str, key: str, request: bytes, id: str, make: Make, jobs: int = 0) -> Any:
+    return await make(id, {})
 
 
 async def trust_what_was_read(self: Keyring, id: str, fits: Callable[[ApiKey], bool]) -> ApiKey:
