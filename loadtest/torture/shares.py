@@ -33,9 +33,6 @@ FASTEST = 3 + int(max(rate for _, rate in LIMITS))
 """More jobs of a key than any of these rates allows in a second."""
 CHANGE_S = 5.0
 LOOK_S = 0.05
-SECOND_MS = 990
-"""An entry has the time at which its script call began; a script that is held up reads the clock some milliseconds
-later, and counts the rate from then."""
 SLACK_MS = 2_000.0
 """The most by which the clocks of a server and this process differ, and the longest that a change is under way."""
 
@@ -169,7 +166,7 @@ def too_fast(shard: ShardKeys, entries: Iterable[tuple[bytes, Mapping[bytes, byt
             moments[decode(fields[b"record"]).partition_key or ""].append(int(entry.partition(b"-")[0]))
     for key, at in moments.items():
         for n, first in enumerate(at):
-            count = sum(1 for one in at[n : n + FASTEST] if one - first <= SECOND_MS)
+            count = sum(1 for one in at[n : n + FASTEST] if one - first <= 1_000)
             if key and count > limits.rate(first, first + 1_000) + 1:
                 yield f"{count} jobs of {key} were promoted in {shard.topic}:{shard.shard} in a second from {first}"
                 break
