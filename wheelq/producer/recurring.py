@@ -162,7 +162,7 @@ class Recurrences:
         job = id, shifted("+0", id, entry.priority, None, self._max_delay_ms), record
         known = yield from self._topics.register(topic)
         while True:
-            call = producer.schedule(keys, [job], "keep", known.terms, self._tagging.tag(has_key=True))
+            call = producer.schedule(keys, [job], "keep", known.known_terms, self._tagging.tag(has_key=True))
             placed = yield from ask_until_known(call)
             if placed.terms_in_force is None:
                 if placed.full:

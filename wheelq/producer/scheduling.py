@@ -288,7 +288,7 @@ class Scheduling:
             tag = self._tagging.tag(spec.key is not None)
             sent_at = 0.0 if self._server_clock is None else self._server_clock.instant()
             try:
-                answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.terms, tag)
+                answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.known_terms, tag)
             except OutcomeUnknown as error:
                 self._topics.forget(topic)  # a repeated call would not tell that the server has lost it
                 submission = self._submission(topic, (), on_duplicate, tried)

@@ -35,8 +35,8 @@ class KnownTopic:
     topic: Topic
     until: float
     """When it must be read again, in monotonic seconds."""
-    terms: str
-    """The topic's `known_terms`, cached because they take a while to build."""
+    known_terms: str
+    """Those of the topic, cached because they take a while to build."""
     keys: Keys
     shards: dict[int, ShardKeys] = field(default_factory=dict)
     """The keys of shards used before."""
