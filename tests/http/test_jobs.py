@@ -346,7 +346,7 @@ async def test_a_bulk_request_that_found_the_topic_full_may_be_repeated_with_its
 async def test_a_bulk_request_repeated_for_some_of_its_jobs_makes_no_other_again(
     serve: Callable[..., Any], aclient: AsyncClient, why: str
 ) -> None:
-    """The first is certain, and was cancelled meanwhile; the second found the topic full, or its reply was lost."""
+    """The first outcome is certain: a job that is cancelled meanwhile, or a mistake; that of the second is not."""
     http = await serve(*([ReplyLost("schedule", times=2)] if why == "unknown" else []))
     first, second = {"delay": 60, "id": "first"}, {"delay": 60, "id": "second"}
     if why == "full":

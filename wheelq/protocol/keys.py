@@ -88,7 +88,7 @@ def id_and_group(member: str) -> tuple[str, str | None]:
 
 
 class _Key:
-    """A key of a shard, built when it is first asked for: of thousands of shards few keys are ever needed."""
+    """A key of a shard, built when it is first asked for: a node with thousands of shards needs few of each."""
 
     def __set_name__(self, owner: type[ShardKeys], name: str) -> None:
         self._name = name

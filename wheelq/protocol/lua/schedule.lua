@@ -3,9 +3,9 @@
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 horizon, 5 shards, 6 done, 7 counts, 8 tags of even turns, 9 of odd, 10 bundles,
 --       11 outgoing (7 to 11 may be left out; 10 and 11 are for members of bundles, and what may replace one)
 -- ARGV: 1 near channel, 2 "keep" or "replace", 3 the topic's terms, by which these jobs were placed, perhaps with " @" and
---       their version, or "" to write only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer is kept at least, 6 the tag
---       counts only if a job is due within this many ms, 7 tag of an earlier call that will not be repeated, or "", then
---       for each job: id, due (see clock), record
+--       their version, or "" to write only where a live job has the id, 4 tag of the call, or "", 5 ms for which its answer
+--       is kept at least, 6 the tag counts only if a job is due within this many ms, 7 tag of an earlier call that will not
+--       be repeated, or "", then for each job: id, due (see clock), record
 -- Returns: for each job, status and due_ms: 1 created, 2 replaced, 0 kept (a waiting job has the id), 3 kept (promoted),
 --          4 no live job has the id, and none was to be made, 5 too many wait already; 6 to 9 as 0 to 3, of the second id
 --          of a debounced key; where it is kept, {due_ms, life of the live job} in place of due_ms; then the server's time
