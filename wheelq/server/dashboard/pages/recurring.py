@@ -74,7 +74,7 @@ async def put(visit: Visit) -> Response:
     if is_new:  # they were typed
         topic, name = topic.strip(), name.strip()
     visit.caller.check_may(Verb.MANAGE, topic)
-    info = None if is_new else await _get(visit, topic, name)
+    info = None if is_new else await _existing(visit, topic, name)
     if info is not None:
         visit.check_still(_shown(visit, info))
     try:
@@ -94,6 +94,7 @@ async def put(visit: Visit) -> Response:
             note = "Nothing was changed." if outcome is RecurringOutcome.UNCHANGED else f"{name} is changed."
     except (InvalidInput, ConfigurationError) as error:
         said = f"{error.field}: {error.problem}" if isinstance(error, InvalidInput) else str(error)
+        info = None if is_new else await _get(visit, topic, name)
         return await _form(visit, info, {field: form.text(field) for field in FIELDS}, said, 422)
     return visit.back("/recurring", note, topic=form.get("only"))
 
@@ -120,6 +121,10 @@ async def act(visit: Visit) -> Response:
 async def _get(visit: Visit, topic: str, name: str) -> RecurringInfo:
     if not visit.may(Verb.READ, topic):
         raise Problem(problems.NOT_ALLOWED)
+    return await _existing(visit, topic, name)
+
+
+async def _existing(visit: Visit, topic: str, name: str) -> RecurringInfo:
     info = await visit.service.client.recurring.get(topic, name)
     if info is None:
         raise Problem(problems.RECURRING_NOT_FOUND)
