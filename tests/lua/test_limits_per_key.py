@@ -67,6 +67,12 @@ class Keyed:
         found = self.shard.redis.xrange(self.shard.keys.ready)
         return [fields[b"id"].decode() for entry, fields in found if entry not in before]
 
+    def sweep_until(self, key: str, id: str) -> None:
+        """Serve the key again and again, until it is this job's turn."""
+        while not (found := self.sweep(key)):
+            pass
+        assert found == [id]
+
     def held(self) -> list[str]:
         """The ids that are held back, by the scores alone."""
         return [id.decode() for id in self.shard.redis.zrangebyscore(self.shard.keys.delayed, HELD, "+inf")]
@@ -234,7 +240,7 @@ def test_a_key_that_was_served_and_met_its_rate_is_to_be_served_again(shard: Sha
     assert [key for key, _ in keyed.swept.keys.later] == [f"{KEY_MARK}ann"]
 
 
-def test_after_the_clock_was_set_back_a_rate_holds_nobody_up_and_nobody_goes_early(shard: Shard) -> None:
+def test_after_the_clock_was_set_back_a_rate_holds_a_key_up_once_more_and_nobody_goes_early(shard: Shard) -> None:
     keyed = Keyed(shard, rate=2.0)
     keyed.wait("ann", "a1", "a2")
     keyed.wait("bob", "b1", "b2")
@@ -243,9 +249,21 @@ def test_after_the_clock_was_set_back_a_rate_holds_nobody_up_and_nobody_goes_ear
     later_ms = shard.now_ms() + 3_600_000
     shard.redis.zadd(shard.keys.paces, {"ann": later_ms * 1_000, "bob": 0})
     move_held(shard, "bob", "1", "b2", later_ms)
-    assert keyed.sweep("ann", "bob") == ["a2"]
+    assert keyed.sweep("ann", "bob") == []
     assert keyed.swept.keys is not None
-    assert keyed.swept.keys.later == [(f"{KEY_MARK}bob", later_ms)]
+    soon_ms = keyed.swept.server_us // 1_000 + 500
+    assert keyed.swept.keys.later == [(f"{KEY_MARK}ann", pytest.approx(soon_ms, abs=1)), (f"{KEY_MARK}bob", later_ms)]
+    keyed.sweep_until("ann", "a2")
+
+
+def test_a_second_in_which_the_rate_was_raised_has_no_more_than_the_higher_rate_and_one(shard: Shard) -> None:
+    keyed = Keyed(shard, rate=30.0)
+    keyed.wait("ann", "a1", "a2")
+    assert keyed.sweep() == ["a1"]
+    first_us = keyed.swept.server_us
+    shard.redis.zadd(shard.keys.paces, {"ann": first_us + 95_000})  # as if it had been the second at 20/s, and early
+    keyed.sweep_until("ann", "a2")
+    assert keyed.swept.server_us - first_us >= 33_000
 
 
 @pytest.mark.parametrize("how", ["cancelled", "moved", "replaced with another key"])

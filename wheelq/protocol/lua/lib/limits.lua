@@ -96,7 +96,10 @@ local function room_of(limits, permits, paces)
     if interval == 0 then return true end
     local from = paced[key] or tonumber(redis.call('ZSCORE', paces, key) or 0)
     -- A time that is further ahead than one promotion leaves it is from a lower rate, or from before the clock was set back.
-    if from > now + interval + tolerance then from = 0 end
+    if from > now + interval + tolerance then
+      from = now + interval + tolerance
+      redis.call('ZADD', paces, string.format('%.0f', from), key) -- else each look would put it off
+    end
     paced[key] = from
     return from <= now + tolerance, math.ceil((from - tolerance) / 1000)
   end
