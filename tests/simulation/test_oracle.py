@@ -456,6 +456,18 @@ def test_an_outbox_counts_by_the_clock_as_its_producer_last_heard_it(
     assert bool([one for one in answers.untrue(seen) if "plain/p1" in one]) == is_early
 
 
+@pytest.mark.parametrize(("died", "is_misdated"), [(0.2, True), (2.0, False)])
+def test_a_new_process_has_heard_no_answer(ledger: Ledger, died: float, is_misdated: bool) -> None:
+    """Seed 2000289: a producer was killed after a step of the clock, and its new process kept a job in its outbox."""
+    ledger.clock.append((0.5, 60.0, 1.0))
+    ledger.deaths.append(("producer-4", died))
+    heard_ms, asked_ms = (int((EPOCH_S + at + 60.0) * 1000) for at in (1.0, 3.0))
+    heard = replace(_call("created", 1.0, 1.1), id="p0", due_ms=heard_ms, asked_us=heard_ms * 1000)
+    kept = replace(_call("kept", 3.0, 3.1), due_ms=asked_ms - 60_000, asked_us=asked_ms * 1000)
+    ledger.calls += [heard, kept]
+    assert bool(list(times.misdated(_seen(ledger)))) == is_misdated
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_how_fast_the_machine_is_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

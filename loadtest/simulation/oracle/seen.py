@@ -94,13 +94,15 @@ class Seen:
     def was_clock_stepped(self, call: Call) -> bool:
         """Whether the server's clock was stepped after the time by which the delay of a call may have been counted.
 
-        An outbox counts by the clock as it was in the last answer that its producer had, perhaps long before the call.
+        An outbox counts by the clock as it was in the last answer that its process had, perhaps long before the call.
+        Before the first answer, it counts by its machine's clock, and every step is after that.
         """
         since, until = call.sent, call.answered
         if not call.is_known:
             until = self.ended if call.kept else call.answered
-            heard = [one.sent for one in self.heard if one.step.who == call.step.who and one.answered <= call.sent]
-            since = max(heard, default=0.0)
+            began = max((at for who, at in self.ledger.deaths if who == call.step.who and at < call.sent), default=0.0)
+            heard = [one for one in self.heard if one.step.who == call.step.who and one.answered <= call.sent]
+            since = max((one.sent for one in heard if one.sent >= began), default=0.0)
         return any(since - 0.1 <= at <= until + 0.1 for at, _, _ in self.ledger.clock[1:])
 
     @cached_property
