@@ -224,6 +224,24 @@ async def test_a_delivery_whose_acknowledgement_a_fail_over_has_lost_is_done_aga
     await running
 
 
+async def test_the_holder_forgets_a_next_run_that_a_restart_has_brought_back(
+    url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
+) -> None:
+    """Seed 2100175: its job was buried just before the server lost its last second, in which the run was forgotten."""
+    order = Keys(prefix).shard("ordered", 0).order("default")
+    done: list[str] = []
+    await aclient.schedule("ordered", delay=0, key="a")
+    async with running(worker := ordered(url, prefix, noting(done))):
+        await until(lambda: done == ["a"])
+        await aclient.pause("ordered")  # so that no call waits in the server, and none fails
+        [ordered_shard] = shards(worker)
+        await until(lambda: ordered_shard.shard.topic.paused and ordered_shard._bell is not None)
+        await until(lambda: ordered_shard._bell is not None and ordered_shard._bell.done())
+        raw.hset(order, "5-5", b"\x02")
+        raw.client_kill_filter(_type="normal", skipme=True)
+        await until(lambda: not raw.hexists(order, "5-5"))
+
+
 async def test_a_job_that_waits_for_its_turn_and_is_delivered_once_more_holds_up_nothing(
     url: str, prefix: str, raw: redis.Redis, aclient: AsyncClient
 ) -> None:

@@ -196,6 +196,7 @@ class OrderedShard:
         self._trusted_until = 0.0
         self._renew_at = 0.0
         self._is_unsure = True
+        self._interruptions = 0
         self._is_busy = False
         self._last_id = "0-0"
         self._holders = OtherHolders(parts.settings)
@@ -296,8 +297,10 @@ class OrderedShard:
         parts, settings = self._parts, self._parts.settings
         asked_at, asked_ms = parts.clock.monotonic(), int(parts.server.now_ms())
         finished = self._deliveries.finished[:FINISHED_AT_ONCE]
-        if self.shard.has_lost:  # a fail-over may have lost their acknowledgements
-            self.shard.has_lost, self._is_unsure = False, True
+        interruptions = parts.transport.interruptions
+        if self.shard.has_lost or interruptions != self._interruptions:
+            # A fail-over or a restart may have lost acknowledgements, or brought back next runs that had ended.
+            self.shard.has_lost, self._interruptions, self._is_unsure = False, interruptions, True
         tell_own = self._is_unsure or not self.is_held
         call = calls.hold(
             self.shard.keys,
