@@ -285,6 +285,8 @@ class Ledger:
         self.troubles: list[Trouble] = []
         self.unannounced: set[tuple[str, str]] = set()
         """Jobs that another program wrote without a hint to the leader, which may sleep for `idle_ms`."""
+        self.members_run_now: list[tuple[str, str, float]] = []
+        """Members of bundles that were to run now: topic, id, and when that was asked."""
         self.undone: list[Undone] = []
         self.dead: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self.clock: list[tuple[float, float, float]] = []

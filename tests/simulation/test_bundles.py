@@ -47,7 +47,8 @@ class Scene:
         self.ledger.promotions.append(one)
 
     def run(self, topic: str, id: str, group: str = "default", outcome: str = "done") -> None:
-        self.ledger.runs.append(Run(group, topic, id, "1-0", 1, "worker-0", 1.0, 0, 0, id, 2.0, outcome))
+        entry = next(one.entry for one in reversed(self.ledger.promotions) if one.id == id)
+        self.ledger.runs.append(Run(group, topic, id, entry, 1, "worker-0", 1.0, 0, 0, id, 2.0, outcome))
 
     def follow(self) -> None:
         self.ledger.followed[FOLLOWER] = MADE_AT
@@ -147,6 +148,18 @@ def test_a_member_that_never_ran_counts_as_cancelled(scene: Scene) -> None:
     assert "1 to 1 are cancelled" in scene.problems()
     scene.found(BundleState.ENDED, done=1, cancelled=1)
     assert scene.problems() == ""
+
+
+@pytest.mark.parametrize("is_replayed", [True, False])
+def test_a_member_that_was_done_before_it_was_buried_counts_as_what_came_after(scene: Scene, is_replayed: bool) -> None:
+    """Seed 2100300: its worker was cut off when it was done, another buried it because it was late, and it was purged."""
+    scene.ledger.graves["brood", "b1"] += [(12, True), (14, False)]
+    if is_replayed:
+        scene.promote("brood", "b1", place=15, attempt=2)
+        scene.run("brood", "b1")
+    assert bool(scene.problems()) != is_replayed
+    scene.found(BundleState.ENDED, done=1, cancelled=1)
+    assert bool(scene.problems()) == is_replayed
 
 
 def test_a_bundle_that_was_closed_is_not_open(scene: Scene) -> None:

@@ -456,6 +456,16 @@ def test_an_outbox_counts_by_the_clock_as_its_producer_last_heard_it(
     assert bool([one for one in answers.untrue(seen) if "plain/p1" in one]) == is_early
 
 
+@pytest.mark.parametrize("is_run_now", [True, False])
+def test_a_member_that_is_to_run_now_after_the_clock_was_set_back_is_due_then(ledger: Ledger, is_run_now: bool) -> None:
+    """Seed 2100169: its due time became one that the clock had shown before."""
+    ledger.clock.append((5.0, -4.0, 1.0))
+    ledger.promotions.append(_promotion(due=2.0, at=6.01, since=1.0))
+    if is_run_now:
+        ledger.members_run_now.append(("plain", "p1", 6.0))
+    assert bool(list(times.late(_seen(ledger)))) != is_run_now
+
+
 @pytest.mark.parametrize(("died", "is_misdated"), [(0.2, True), (2.0, False)])
 def test_a_new_process_has_heard_no_answer(ledger: Ledger, died: float, is_misdated: bool) -> None:
     """Seed 2000289: a producer was killed after a step of the clock, and its new process kept a job in its outbox."""

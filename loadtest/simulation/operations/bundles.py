@@ -164,6 +164,7 @@ async def _change_members(actor: Actor, made: Bundled) -> None:
                 case "cancel":
                     answer: object = await client.cancel(topic, id, partition_key=partition_key)
                 case "run-now":
+                    actor.ledger.members_run_now.append((topic, id, actor.ledger.world.now))
                     answer = await client.run_now(topic, id, partition_key=partition_key)
                 case "reschedule":
                     answer = await client.reschedule(topic, id, partition_key=partition_key, delay=1.0)

@@ -103,8 +103,11 @@ def _miscounted(seen: Seen, one: Bundled, found: Bundle, place: int) -> Iterator
 def _fates(seen: Seen, one: Bundled, found: Bundle, job: JobId, place: int) -> set[str]:
     """Returns as what a member may count."""
     groups = next(topic.groups for topic in seen.plan.topics if topic.name == job[0])
-    done = {run.group for run in seen.jobs[job].runs if run.outcome == "done"}
-    graves = [is_buried for at, is_buried in seen.ledger.graves[job] if at < place]
+    changes = [(at, is_buried) for at, is_buried in seen.ledger.graves[job] if at < place]
+    graves, since = [is_buried for _, is_buried in changes], max((at for at, _ in changes), default=0)
+    # A run that was done before its job was buried had lost its delivery: what comes after a replay counts.
+    entries = {promotion.entry for promotion in seen.jobs[job].promotions if promotion.place >= since}
+    done = {run.group for run in seen.jobs[job].runs if run.outcome == "done" and run.entry in entries}
     if graves and graves.count(False) and (one.when == "all_ended" or found.state == BundleState.CANCELLED):
         return {DEAD, DONE, CANCELLED}  # the last report of its shard may be older than its replay
     if graves.count(True) > graves.count(False):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from loadtest.simulation.ledger import Call, Promotion, Run
 from loadtest.simulation.oracle.excuses import TAKEN_S
 from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen, promise
+from loadtest.simulation.world import EPOCH_S
 
 NEARLY_S = 0.25
 """The largest error of an outbox's estimate of the server's clock."""
@@ -138,8 +139,12 @@ def late(seen: Seen) -> Iterator[str]:
 def _due_since(seen: Seen, one: Promotion) -> float:
     """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
     calls = seen.jobs[one.topic, one.id].calls
-    asked = [call.sent for call in calls if call.step.kind in RUNS_NOW and call.asked_us // 1000 <= one.due_ms]
-    return max([one.waits_since, *(sent for sent in asked if sent <= one.at)])
+    asked = [call.sent for call in calls if call.step.kind in RUNS_NOW]
+    asked += [sent for topic, id, sent in seen.ledger.members_run_now if (topic, id) == (one.topic, one.id)]
+    in_force = [
+        sent for sent in asked if sent <= one.at and (seen.server_time(sent) + EPOCH_S) * 1000 <= one.due_ms + 1
+    ]
+    return max([one.waits_since, *in_force])
 
 
 @promise("slow")
