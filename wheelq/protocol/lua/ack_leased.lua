@@ -48,17 +48,17 @@ end
 if #entries == 0 then return reply end
 local lives = bundles and members_of(ready, entries)
 redis.call('XACK', ready, group, unpack(entries))
-give_back(ready, group, entries)
 redis.call('HDEL', progress, unpack(notes))
 if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)
   keep_done(ready, jobs, done, ended, group, consumer, now, kept)
 end
-local finished, infos = finish(ready, jobs, group, entries, members)
+local finished, infos, other_groups = finish(ready, jobs, group, entries, members)
+give_back(ready, group, entries, other_groups)
 trim(ready, retention_ms, now, counts, infos)
 tell_ended(news, ids)
 count(counts, 'done\31' .. group, #kept)
 count(counts, 'expired\31' .. group, expired)
-local reports = lives and count_ends(bundles, outgoing, near, ended_of(lives, ids, finished, outcomes)) or {}
+local reports = lives and count_finished(bundles, outgoing, near, lives, ids, finished, outcomes) or {}
 for _, one in ipairs(reports) do reply[#reply + 1] = one end
 return reply

@@ -55,17 +55,17 @@ if #entries == 0 then return reply end
 local acked = redis.call('XACK', ready, group, unpack(entries))
 reply[1] = acked
 if acked == 0 then return reply end
-give_back(ready, group, entries)
 if has_progress then redis.call('HDEL', progress, unpack(notes)) end
 if keep_ms > 0 then
   forget_done(done, ended, now - keep_ms, 2 * #entries)
   keep_done(ready, jobs, done, ended, group, consumer, now, kept)
 end
-local finished, infos = finish(ready, jobs, group, entries, members)
+local finished, infos, other_groups = finish(ready, jobs, group, entries, members)
+give_back(ready, group, entries, other_groups)
 trim(ready, retention_ms, now, counts, infos)
 tell_ended(news, ids)
 count(counts, 'done\31' .. group, acked - expired - others)
 count(counts, 'expired\31' .. group, expired)
-local reports = bundles and count_ends(bundles, outgoing, near, ended_of(lives, ids, finished, outcomes)) or {}
+local reports = bundles and count_finished(bundles, outgoing, near, lives, ids, finished, outcomes) or {}
 for _, one in ipairs(reports) do reply[#reply + 1] = one end
 return reply

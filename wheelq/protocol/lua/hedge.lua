@@ -1,6 +1,6 @@
 -- Promote due jobs in place of a leader that fails to: without a lease, and only if the first is overdue for a while, or jobs
 -- are held back for their keys.
--- uses: clock, full, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, choice, look_over, sweep_due, came
+-- uses: clock, full, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, free_choice, choice, look_over, sweep_due, came
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 dead, 5 retries, 6 rate, 7 shards, 8 counts
 -- ARGV: 1 hedge_ms the first job must be overdue, 2 most jobs (up to 500), 3 the topic's terms, as the caller knows
 --       them, 4 interval_us, 5 burst, 6 most unread, 7 most permits of a key, 8 most promotions of a key a second

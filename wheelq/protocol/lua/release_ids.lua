@@ -43,7 +43,7 @@ if #gone > 0 then
   local lives = redis.call('EXISTS', bundles) == 1 and members_of(ready, firsts) or {}
   redis.call('HDEL', jobs, unpack(gone))
   tell_ended(news, ended)
-  count_ends(bundles, outgoing, near, ended_of(lives, ended, gone, outcomes))
+  count_finished(bundles, outgoing, near, lives, ended, gone, outcomes)
 end
 if #waiting > 0 then
   for _, due in ipairs(redis.call('ZMSCORE', delayed, unpack(waiting))) do dues[#dues + 1] = due or nil end

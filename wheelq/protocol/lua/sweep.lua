@@ -1,5 +1,5 @@
 -- Promote all jobs that are due, earliest first.
--- uses: clock, leader, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, choice, look_over, sweep_due, came
+-- uses: clock, leader, head_parts, score, by, emit, lateness, retries, count, promote, shape, parts, unfinished, hint, stored, permits, held, key_limits, room, putting_back, writing_down, free_choice, choice, look_over, sweep_due, came
 -- KEYS: 1 lease, 2 delayed, 3 jobs, 4 ready, 5 dead, 6 retries, 7 rate, 8 counts
 -- ARGV: 1 token, 2 lease_ms, 3 most jobs (up to 500), 4 interval_us, 5 burst, 6 most unread, 7 most permits of a key, 8 most
 --       promotions of a key a second (0: no limit), 9 where to look at held back jobs, 10 and at permits, or "-" not to
@@ -18,5 +18,5 @@ local look = limits and {keys = {unpack(ARGV, 11)}, from = ARGV[9] ~= '-' and AR
 local lateness, has_more, wait_us, chosen = sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look)
 tell_came()
 if not limits then return {1, now_us(), lateness, has_more, wait_us} end
-return {1, now_us(), lateness, has_more, wait_us or '', limited_in(limit_keys(ready)), look.from or '', look.permit, chosen.lateness,
-  chosen.put_back, unpack(chosen.later)}
+return {1, now_us(), lateness, has_more, wait_us or '', limited_in(limit_keys(ready)), look.from or '', look.permit,
+  chosen and chosen.lateness or {0}, chosen and chosen.put_back or 0, unpack(chosen and chosen.later or {})}

@@ -17,5 +17,5 @@ redis.call('HDEL', jobs, id)
 redis.call('XACK', ready, group, entry)
 give_back(ready, group, {entry})
 count(counts, 'done\31' .. group, 1)
-count_ends(bundles, outgoing, near, ended_of(lives, {id}, {id}, {'done'}))
+count_finished(bundles, outgoing, near, lives, {id}, {id}, {'done'})
 return 1

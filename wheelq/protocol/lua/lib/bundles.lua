@@ -38,6 +38,14 @@ local function moved(what, stands, dead_in)
   dead_in = math.max(dead_in - 1, 0)
   return stands == DEAD and dead_in == 0 and 'cancelled' or stands, dead_in
 end
+local function put_counted(bundles, outgoing, near, bundle, totals, state, reports)
+  put_totals(bundles, bundle, totals, state)
+  if state ~= 'closed' or left_in(totals) > 0 then return end
+  local size = redis.call('XLEN', outgoing)
+  local values = {REPORTS, bundle, '0', '', 'bundle', report_of(bundles, totals), '', '', '', '', 0, 0}
+  reports[#reports + 1], reports[#reports + 2] = put_outgoing(outgoing, values), values
+  hint_outgoing(near, size)
+end
 local function count_ends(bundles, outgoing, near, ends)
   if #ends == 0 then return {} end
   local all, changed, reports, fields, values, kept, gone = {}, {}, {}, {}, {}, {}, {}
@@ -57,16 +65,11 @@ local function count_ends(bundles, outgoing, near, ends)
         end
         mark, totals = '\31' .. bundle .. '\31', all[bundle][1]
       end
-      local stays = false
-      if totals and what == 'done' and string.sub(value, 1, 2) == 'l0' then -- nearly all of them
-        totals[2] = totals[2] + 1
-      else
-        local stands, stood_dead_in, rest = string.match(value, '^(%a)(%d+)(.*)$')
-        local becomes, dead_in = moved(what, stands, tonumber(stood_dead_in))
-        if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
-        if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
-        stays = totals and (becomes == LEFT or becomes == DEAD) and becomes .. dead_in .. rest
-      end
+      local stands, stood_dead_in, rest = string.match(value, '^(%a)(%d+)(.*)$')
+      local becomes, dead_in = moved(what, stands, tonumber(stood_dead_in))
+      if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
+      if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
+      local stays = totals and (becomes == LEFT or becomes == DEAD) and becomes .. dead_in .. rest
       values[field], kept[field] = stays, stays or nil
       if not stays then gone[#gone + 1] = field end
     end
@@ -77,13 +80,7 @@ local function count_ends(bundles, outgoing, near, ends)
   if #gone > 0 then redis.call('HDEL', bundles, unpack(gone)) end
   for _, bundle in ipairs(changed) do
     local totals, state = unpack(all[bundle], 1, 2)
-    if totals then put_totals(bundles, bundle, totals, state) end
-    if totals and state == 'closed' and left_in(totals) == 0 then
-      local size = redis.call('XLEN', outgoing)
-      local values = {REPORTS, bundle, '0', '', 'bundle', report_of(bundles, totals), '', '', '', '', 0, 0}
-      reports[#reports + 1], reports[#reports + 2] = put_outgoing(outgoing, values), values
-      hint_outgoing(near, size)
-    end
+    if totals then put_counted(bundles, outgoing, near, bundle, totals, state, reports) end
   end
   return reports
 end
@@ -112,8 +109,10 @@ end
 
 -- part: ended_members
 -- members_of(ready, entries): for each entry, the life of the member of a bundle in it; or "".
--- ended_of(lives, ids, finished, outcomes): what `count_ends` takes for the deliveries of these lives and ids whose jobs are
--- among those that `finish` has forgotten; outcomes[n] is "done" or "cancelled".
+-- count_done(bundles, outgoing, near, lives): as `count_ends` for members that are done, if all of them are of one bundle and
+-- dead in no group, which nearly all are; else nil, and nothing is counted.
+-- count_finished(bundles, outgoing, near, lives, ids, finished, outcomes): as `count_ends` for those deliveries of these lives and
+-- ids whose jobs are among those that `finish` has forgotten; outcomes[n] is "done" or "cancelled".
 local function members_of(ready, entries)
   local lives = {}
   for n, entry in ipairs(entries) do
@@ -123,13 +122,42 @@ local function members_of(ready, entries)
   end
   return lives
 end
-local function ended_of(lives, ids, finished, outcomes)
-  local gone, ends = {}, {}
-  for _, member in ipairs(finished) do gone[member] = true end
-  for n, life in ipairs(lives) do
-    if life ~= '' and gone[ids[n]] then ends[#ends + 1] = {life, outcomes[n]} end
+local function count_done(bundles, outgoing, near, lives)
+  local fields, reports = {}, {}
+  for n = 1, #lives do fields[n] = '\31' .. lives[n] end
+  local stored = redis.call('HMGET', bundles, unpack(fields))
+  local mark, bundle = string.match(stored[1] or '', '^(l0\31([^\31]*)\31)')
+  for n = 1, #fields do
+    if not mark or not stored[n] or string.sub(stored[n], 1, #mark) ~= mark then return nil end
   end
-  return ends
+  local totals, state = totals_in(bundles, bundle)
+  if not totals then return nil end
+  totals[2] = totals[2] + redis.call('HDEL', bundles, unpack(fields))
+  put_counted(bundles, outgoing, near, bundle, totals, state, reports)
+  return reports
+end
+local function count_finished(bundles, outgoing, near, lives, ids, finished, outcomes)
+  local of_lives, whats, gone, are_done = {}, {}, nil, true
+  for n, life in ipairs(lives) do
+    local has_ended = life ~= '' and finished[n] == ids[n] -- nearly all of them
+    if life ~= '' and not has_ended then
+      if not gone then
+        gone = {}
+        for _, member in ipairs(finished) do gone[member] = true end
+      end
+      has_ended = gone[ids[n]]
+    end
+    if has_ended then
+      of_lives[#of_lives + 1], whats[#whats + 1] = life, outcomes[n]
+      are_done = are_done and outcomes[n] == 'done'
+    end
+  end
+  if #of_lives == 0 then return {} end
+  local reports = are_done and count_done(bundles, outgoing, near, of_lives)
+  if reports then return reports end
+  local ends = {}
+  for n, life in ipairs(of_lives) do ends[n] = {life, whats[n]} end
+  return count_ends(bundles, outgoing, near, ends)
 end
 
 -- part: home

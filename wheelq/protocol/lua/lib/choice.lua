@@ -4,19 +4,21 @@
 -- writing_down(limits, held, permits, permitted, paces): two functions. note(entry, member, key, paced_to, place): this job was
 -- promoted; each of the last three may be false. keep(): stores its permit, when its key is next, and that it is no longer held.
 local function writing_down(limits, held, permits, permitted, paces)
-  local new_permits, of_entries, new_paces, gone = {}, {}, {}, {}
+  local new_permits, of_entries, new_paces, gone, at = {}, {}, {}, {}, 0
+  local has_permits = limits[1] > 0
   local function note(entry, member, key, paced_to, place)
-    if key then
+    if key and has_permits then
       local cut = string.find(member, '\31', 1, true)
       local group = cut and string.match(member, '^[^\31]*', cut + 1) or ''
-      new_permits[#new_permits + 1], new_permits[#new_permits + 2] = '0', key .. '\31' .. entry
-      of_entries[#of_entries + 1], of_entries[#of_entries + 2] = entry, group .. '\31' .. key
+      new_permits[at + 1], new_permits[at + 2] = '0', key .. '\31' .. entry
+      of_entries[at + 1], of_entries[at + 2] = entry, group .. '\31' .. key
+      at = at + 2
     end
     if paced_to then new_paces[#new_paces + 1], new_paces[#new_paces + 2] = string.format('%.0f', paced_to), key end
     if place then gone[#gone + 1] = place end
   end
   local function keep()
-    if #new_permits > 0 and limits[1] > 0 then
+    if at > 0 then
       redis.call('ZADD', permits, unpack(new_permits))
       redis.call('HSET', permitted, unpack(of_entries))
     end
@@ -24,6 +26,23 @@ local function writing_down(limits, held, permits, permitted, paces)
     if #gone > 0 then redis.call('ZREM', held, unpack(gone)) end
   end
   return note, keep
+end
+
+-- part: free_choice
+-- free_choice(limits, members, records, limit_keys(ready)): `note` and `keep` of a choice that has these due jobs, all of them. nil if
+-- some are held back, or a key allows not all of its own: then it takes a choice to say who goes. It is the short way for
+-- topics in which no key is at its limit.
+local function free_choice(limits, members, records, held, permits, permitted, paces)
+  if redis.call('EXISTS', held) == 1 then return nil end
+  local may_go, take = room_of(limits, permits, paces)
+  local keys, paced_to = {}, {}
+  for n, record in ipairs(records) do
+    local key = key_of(record) or false
+    if key and not may_go(key) then return nil end
+    keys[n], paced_to[n] = key, key and take(key)
+  end
+  local note, keep = writing_down(limits, held, permits, permitted, paces)
+  return function(n, entry) note(entry, members[n], keys[n], paced_to[n]) end, keep
 end
 
 -- part: choice

@@ -53,8 +53,8 @@ local function ack_all(ready, jobs, counts, group, consumer, safe_until, retenti
   if held == 0 then return 0 end
   local acked = redis.call('XACK', ready, group, unpack(entries))
   if acked == 0 then return 0 end
-  give_back(ready, group, entries)
-  local _, infos = finish(ready, jobs, group, entries, members)
+  local _, infos, other_groups = finish(ready, jobs, group, entries, members)
+  give_back(ready, group, entries, other_groups)
   trim(ready, tonumber(retention_ms), now, counts, infos)
   count(counts, 'done\31' .. group, acked - expired - others)
   count(counts, 'expired\31' .. group, expired)

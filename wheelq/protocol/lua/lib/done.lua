@@ -146,7 +146,7 @@ end
 
 -- part: finish
 -- finish(ready, jobs, group, entries, members): forgets jobs that this group was the last to finish. Returns their members,
--- and what the server says of all groups.
+-- what the server says of all groups, and the other groups (see groups_of).
 -- entries[n] was just acked for members[n], which is `id` or `id SEPARATOR group`. If there is one group, the job is done.
 -- If there are several, it is done when no other group has its entry unread or pending, or waits for a retry of it.
 -- The pointer in `jobs` is compared with the entry, because a late ack must not forget a newer job with the same id. Nor
@@ -181,5 +181,5 @@ local function finish(ready, jobs, group, entries, members)
     end
   end
   if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end
-  return done, infos
+  return done, infos, others
 end

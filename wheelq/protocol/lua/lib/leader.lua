@@ -183,19 +183,26 @@ local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape
     members[#members + 1] = found[n]
     dues[#dues + 1] = tonumber(found[n + 1])
   end
+  local note, keep, records = nil, nil, nil
   if limits then
     local held, permits, permitted, paces = limit_keys(ready)
-    chosen = choice(delayed, jobs, retries, limits, allowed, held, permits, permitted, paces)
-    if look then look_over(chosen, delayed, ready, limits, look, held, permits, permitted, paces) end
-    for n, record in ipairs(#members > 0 and redis.call('HMGET', jobs, unpack(members)) or {}) do
-      has_more = not chosen.offer(members[n], dues[n], record) or has_more
+    records = #members > 0 and redis.call('HMGET', jobs, unpack(members)) or {}
+    if not look or not look.from and #look.keys == 0 then
+      note, keep = free_choice(limits, members, records, held, permits, permitted, paces)
     end
-    chosen.serve_offered()
-    members, dues, has_more = chosen.members, chosen.scores, has_more or chosen.is_cut
+    if not note then
+      chosen = choice(delayed, jobs, retries, limits, allowed, held, permits, permitted, paces)
+      if look then look_over(chosen, delayed, ready, limits, look, held, permits, permitted, paces) end
+      for n, record in ipairs(records) do
+        has_more = not chosen.offer(members[n], dues[n], record) or has_more
+      end
+      chosen.serve_offered()
+      members, dues, records, has_more = chosen.members, chosen.scores, chosen.records, has_more or chosen.is_cut
+      note, keep = chosen.note, chosen.keep
+    end
   end
-  local note, records = chosen and chosen.note, chosen and chosen.records
   local promoted, is_all, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts, note, records)
-  if chosen then chosen.keep() end
+  if keep then keep() end
   count(counts, 'swept', promoted)
   if from and promoted > 0 then spend(rate, interval_us, from, promoted) end
   if from and has_more and allowed == free then

@@ -9,8 +9,8 @@
 -- They have the hash tag of the stream. Few of the scripts that settle deliveries need them, so no caller names them.
 -- between(key): the range of a key's members in `permits` and `held`.
 -- next_held(held, key, skipped): who goes next among those of the key that are held back; nil without any.
--- give_back(ready, group, entries): gives back the permits of entries that this group has just finished, and hints the leader
--- of their keys, if jobs of them are held back: lines "0 SEPARATOR key".
+-- give_back(ready, group, entries, others): gives back the permits of entries that this group has just finished, and hints the
+-- leader of their keys, if jobs of them are held back: lines "0 SEPARATOR key". `others` are the other groups, if known.
 local function limit_keys(ready)
   local stem = string.sub(ready, 1, -#'ready' - 1)
   return stem .. 'held', stem .. 'permits', stem .. 'permitted', stem .. 'paces', stem .. 'near'
@@ -20,9 +20,10 @@ local function next_held(held, key, skipped)
   local from, to = between(key)
   return redis.call('ZRANGEBYLEX', held, from, to, 'LIMIT', skipped or 0, 1)[1]
 end
-local function give_back_in(ready, group, entries, held, permits, permitted, _, near)
+local function give_back_in(ready, group, entries, others, held, permits, permitted, _, near)
   if #entries == 0 or redis.call('EXISTS', permitted) == 0 then return end
-  local others, over, members, lines, seen = groups_of(ready, group), {}, {}, {}, {}
+  local over, members, lines, seen = {}, {}, {}, {}
+  others = others or groups_of(ready, group)
   local any_held = redis.call('EXISTS', held) == 1
   for n, stored in ipairs(redis.call('HMGET', permitted, unpack(entries))) do
     local entry, cut = entries[n], stored and string.find(stored, '\31', 1, true)
@@ -42,7 +43,7 @@ local function give_back_in(ready, group, entries, held, permits, permitted, _, 
   redis.call('ZREM', permits, unpack(members))
   if #lines > 0 then hint(near, table.concat(lines, '\n')) end
 end
-local function give_back(ready, group, entries) give_back_in(ready, group, entries, limit_keys(ready)) end
+local function give_back(ready, group, entries, others) give_back_in(ready, group, entries, others, limit_keys(ready)) end
 
 -- part: held
 -- A job that is due while its key is at its limit stays in `delayed`, with HELD added to its score. So nothing that reads what
