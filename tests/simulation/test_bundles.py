@@ -152,7 +152,7 @@ def test_a_member_that_never_ran_counts_as_cancelled(scene: Scene) -> None:
 
 @pytest.mark.parametrize("is_replayed", [True, False])
 def test_a_member_that_was_done_before_it_was_buried_counts_as_what_came_after(scene: Scene, is_replayed: bool) -> None:
-    """Seed 2100300: its worker was cut off when it was done, another buried it because it was late, and it was purged."""
+    """Seed 2100300: its worker was cut off, another one buried it because it was late, and it was purged."""
     scene.ledger.graves["brood", "b1"] += [(12, True), (14, False)]
     if is_replayed:
         scene.promote("brood", "b1", place=15, attempt=2)
