@@ -16,6 +16,7 @@ from random import Random
 from loadtest.simulation import refusals
 from loadtest.simulation.fleet import Fleet
 from loadtest.simulation.ledger import Ledger, Trouble, Undone
+from loadtest.simulation.network import SLOWEST_PACKET_S
 from loadtest.simulation.parts import Part
 from loadtest.simulation.plan import BLUNT, WEB, WITH_OUTBOX, Step
 from loadtest.simulation.receiver import ADDRESS, NAME
@@ -323,8 +324,8 @@ def partition(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("slow-network", 2, (2, 10))
 def slow_network(stage: Stage, random: Random, seconds: float) -> Steps:
-    stage.fleet.network.slowness = random.choice((5.0, 20.0, 60.0))
-    stage.ledger.trouble("slow-network", "", seconds, slack=1.0)
+    stage.fleet.network.slowness = slowness = random.choice((5.0, 20.0, 60.0))
+    stage.ledger.trouble("slow-network", "", seconds, slack=SLOWEST_PACKET_S * slowness + 0.3)
     yield seconds
     stage.fleet.network.slowness = 1.0
 

@@ -18,6 +18,9 @@ from typing import Any, Protocol
 
 from loadtest.simulation.world import World
 
+SLOWEST_PACKET_S = 0.045
+"""The longest that a packet takes while nothing is slow."""
+
 
 class Host(Protocol):
     """The process that a connection belongs to."""
@@ -150,7 +153,7 @@ class Link:
         return self.number
 
     def latency(self) -> float:
-        """Returns how long the next packet takes."""
+        """Returns how long the next packet takes, at most `SLOWEST_PACKET_S` if nothing is slow."""
         random = self._random.random
         extra = self._random.uniform(0.005, 0.04) if random() < 0.005 else 0.0
         slowness = self.network.slowness * self.network.slow.get(self.process.name, 1.0)
