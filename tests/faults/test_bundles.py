@@ -372,6 +372,38 @@ async def test_members_that_ended_uncounted_are_found(scene: Scene, how: str, nu
             await until(lambda: scene.followed == ["all"])
 
 
+@pytest.mark.parametrize("is_retried", [False, True], ids=["at once", "after a retry"])
+async def test_a_rerun_that_dies_while_its_member_lives_in_another_group_counts_nothing(
+    scene: Scene, is_retried: bool
+) -> None:
+    keys = scene.keys.shard(scene.topic, 0)
+    scene.client.configure(scene.topic, retention_ms=600_000)
+    for group in ("g", "h"):
+        scene.client.make_group(scene.topic, group)
+    bundle = scene.schedule(1)
+    async with scene.served():
+        async with running(scene.worker()):
+            await until(lambda: len(scene.ran) == 1)
+        assert scene.client.rerun(scene.topic, group="g", since=EPOCH).jobs == 1
+        taken: list[worker.Entry] = []
+
+        def take() -> bool:
+            taken[:] = scene.plain.send(worker.read([keys], "g", "w", 100, None))[0]
+            return len(taken) == 1
+
+        await until(take)
+        if is_retried:
+            scene.plain.send(worker.retry(keys, "g", "w", taken[0], 0, taken[0].record))
+            await until(take)
+        burial = worker.Burial("failed", "", "", 1, taken[0].due_ms)
+        assert scene.plain.send(worker.bury(keys, "g", "w", taken[0], burial, TopicSettings()))
+        await scene.numbers_are(bundle, 1, 0, 0, 0, 1)
+        async with running(scene.worker(group="h")):
+            await scene.ends_once(bundle, 1, 1, 0, 0, 0)
+        assert scene.client.dead.purge(scene.topic, all=True) == 1
+        await scene.numbers_are(bundle, 1, 1, 0, 0, 0)
+
+
 async def test_the_server_is_restarted_meanwhile(
     private_server: Callable[..., EmbeddedServer], tmp_path: Path, settings: Settings, topic: str
 ) -> None:

@@ -294,19 +294,34 @@ def two_lives(shard: Shard) -> tuple[Entry, Entry]:
 
 
 def test_two_lives_of_one_id_that_are_retried_at_once_both_run(shard: Shard) -> None:
-    """The later one waits under a member of its own."""
+    """The one from the rerun waits under a member of its own."""
     lives = two_lives(shard)
     dues = [shard.retry(life) for life in lives]
-    own = f"a{MEMBER_SEPARATOR}g{MEMBER_SEPARATOR}{lives[1].entry_id}"
-    assert shard.snapshot()["delayed"] == {f"a{MEMBER_SEPARATOR}g": dues[0], own: dues[1]}
+    own = f"a{MEMBER_SEPARATOR}g{MEMBER_SEPARATOR}{lives[0].entry_id}"
+    assert shard.snapshot()["delayed"] == {own: dues[0], f"a{MEMBER_SEPARATOR}g": dues[1]}
     shard.sweep()
     again = shard.read("g", "w1")
-    assert [(e.id, e.group, e.attempt, e.record[8:]) for e in again] == [
+    assert sorted((e.id, e.group, e.attempt, e.record[8:]) for e in again) == [
         ("a", "g", 2, RECORD[8:]),
         ("a", "g", 2, OTHER[8:]),
     ]
     assert shard.ack(again) == 2
     assert shard.snapshot() == {"ready": {}, "groups": shard.snapshot()["groups"], "replays": ["r"]}
+
+
+def test_a_retry_from_a_rerun_keeps_no_id_taken(shard: Shard) -> None:
+    """Its job lives on in another group, and ends there while the rerun waits; the next job has the id at once."""
+    for group in ("g", "h"):
+        shard.make_group(group)
+    shard.schedule(("a", "+0"))
+    shard.ack(shard.read("g", "w1"), retention_ms=HOUR_MS)
+    [of_h] = shard.read("h", "w2")
+    shard.send(bulk.rerun(shard.keys, "r", "g", 0, None, 100))
+    [again] = shard.read("g", "w1")
+    shard.retry(again, 60_000)
+    shard.ack([of_h], group="h", consumer="w2", retention_ms=HOUR_MS)
+    assert "a" not in shard.snapshot()["jobs"]
+    assert shard.schedule(("a", "+0"), record=OTHER)[0][0] == 1
 
 
 def test_two_lives_can_be_retried_again_and_again_in_any_order(shard: Shard) -> None:

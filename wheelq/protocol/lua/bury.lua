@@ -26,7 +26,9 @@ end
 local found = redis.call('XRANGE', ready, entry, entry)[1]
 -- Another program deleted the entry, or wrote it in another form.
 found = found and #found[2] >= 8 and found[2] or {'id', id, 'due', 0, 'attempt', 0, 'record', ''}
-local pointer, its_record = redis.call('HGET', jobs, id) or '', new_record ~= '' and new_record or found[8]
+local first, retried = unpack(redis.call('HMGET', jobs, id, id .. '\31' .. group))
+local pointer = first and (first == entry or retried == entry) and first or '' -- none for a run from a rerun
+local its_record = new_record ~= '' and new_record or found[8]
 local dead_id = redis.call('XADD', dead, '*', 'id', id, 'due', found[4], 'attempt', attempt, 'group', group,
   'reason', reason, 'error', error_text, 'traceback', traceback, 'first_due', first_due,
   'entry', pointer, 'record', its_record)
