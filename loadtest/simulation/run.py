@@ -91,7 +91,8 @@ def _plan_step(stage: Stage, step: Step) -> None:
 
 def _settle(fleet: Fleet) -> Iterator[str]:
     """Wait until all jobs are done, check what is left, and stop everything. Yields problems."""
-    world, deadline = fleet.world, fleet.world.now + SETTLE_S
+    set_back_s = max(0.0, -fleet.primary.clock_offset)  # what was due then is due as much later
+    world, deadline = fleet.world, fleet.world.now + SETTLE_S + set_back_s
     while not is_quiet(fleet) and world.now < deadline:
         world.run(world.now + 1.0)
     if not is_quiet(fleet):

@@ -466,6 +466,16 @@ def test_a_member_that_is_to_run_now_after_the_clock_was_set_back_is_due_then(le
     assert bool(list(times.late(_seen(ledger)))) != is_run_now
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_frozen_worker_explains_a_run_also_if_its_topic_was_paused_before(ledger: Ledger, is_paused: bool) -> None:
+    """Seed 2500033: the pause began before the worker was frozen, and the run in its place began in the pause."""
+    ledger.runs += [_run(1.0, ended=9.0), _run(6.5, ended=7.0, worker="worker-2")]
+    ledger.trouble("freeze-worker", "worker-1", 7.0, since=2.0)
+    if is_paused:
+        ledger.trouble("pause", "plain", 6.0, since=1.9)
+    assert not list(runs.repeated(_seen(ledger)))
+
+
 @pytest.mark.parametrize(("died", "is_misdated"), [(0.2, True), (2.0, False)])
 def test_a_new_process_has_heard_no_answer(ledger: Ledger, died: float, is_misdated: bool) -> None:
     """Seed 2000289: a producer was killed after a step of the clock, and its new process kept a job in its outbox."""

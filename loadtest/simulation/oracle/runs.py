@@ -94,16 +94,20 @@ def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
         if seen.excuses.explain("repeated", undone, again.began, whom, but=NOT_REPEATED):
             return True
         # Its worker still has it without knowing that, and lost it to another one by a later fault.
-        return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)
+        return _is_by_a_fault(seen, again, whom)
     if first.ended is None or first.ended >= again.began or first.outcome == "CancelledError":
-        return seen.excuses.explain_at("repeated", _before_a_pause(seen, again), whom, but=NOT_REPEATED)
+        return _is_by_a_fault(seen, again, whom)
     return seen.excuses.explain("repeated", first.ended + SOON_S, again.began, whom, but=NOT_REPEATED)
 
 
-def _before_a_pause(seen: Seen, run: Run) -> float:
-    """Returns when a run began, or the pause that held it up: deliveries of a paused topic are not taken over."""
+def _is_by_a_fault(seen: Seen, run: Run, whom: Sequence[str]) -> bool:
+    """Whether there was a fault when a run began, or before the pause that held it up.
+
+    Deliveries of a paused topic are not taken over.
+    """
     pauses = [one for one in seen.ledger.troubles if one.kind == "pause" and one.whom == run.topic]
-    return min([run.began, *(one.begins for one in pauses if one.begins <= run.began <= one.ends)])
+    begins = [run.began, *(one.begins for one in pauses if one.begins <= run.began <= one.ends)]
+    return any(seen.excuses.explain_at("repeated", at, whom, but=NOT_REPEATED) for at in (run.began, min(begins)))
 
 
 @promise("order")
