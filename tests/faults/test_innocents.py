@@ -25,6 +25,7 @@ from wheelq.transport import Address, AsyncTransport
 from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.recovery import Recovery
+from wheelq.worker.ordered.deliveries import OrderedDeliveries
 
 SETTINGS = WorkerSettings()
 JOBS = 20
@@ -129,6 +130,26 @@ async def test_a_start_that_was_counted_before_its_worker_froze_is_not_counted_a
     monkeypatch.setattr(Recovery, "count", count_and_freeze)
     await only_the_guilty_one_is_buried(url, prefix, "key")
     assert frozen
+
+
+async def test_a_suspect_whose_start_was_counted_runs_before_the_next_one_starts(
+    url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker had to hold the shard again. Meanwhile the guilty one started, and the job was buried without a run."""
+    may_run, put_back = OrderedDeliveries.may_run, list[str]()
+
+    def put_back_once(self: OrderedDeliveries, delivery: Delivery) -> bool:
+        may = may_run(self, delivery)
+        is_last_start = delivery.is_counted and delivery.entry.deliveries == MAX_DELIVERIES - 1
+        if may and is_last_start and delivery.entry.id != "job-2" and not put_back:
+            put_back.append(delivery.entry.id)
+            self._sequence.again(delivery, int(time.time() * 1000) + 500)
+            return False
+        return may
+
+    monkeypatch.setattr(OrderedDeliveries, "may_run", put_back_once)
+    await only_the_guilty_one_is_buried(url, prefix, "key")
+    assert put_back
 
 
 async def test_a_worker_that_stops_before_a_job_has_its_turn_leaves_the_count_of_its_deliveries(

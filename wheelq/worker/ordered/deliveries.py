@@ -146,9 +146,11 @@ class OrderedDeliveries:
         try:
             await self._parts.ending.finish(partial(self._prepare, delivery))
             if self.may_run(delivery):  # else this worker was frozen after the delivery was chosen
-                await state.handle(delivery, task)
+                try:
+                    await state.handle(delivery, task)
+                finally:  # not before, because no other suspect may start before one whose start was counted has run
+                    self._parts.recovery.ended(delivery)
         finally:
-            self._parts.recovery.ended(delivery)
             state.running -= 1
             state.ended.set()
             asyncio.get_running_loop().call_soon(state.advance)  # its place is free after this coroutine
