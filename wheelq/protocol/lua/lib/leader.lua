@@ -163,7 +163,7 @@ end
 -- `limits` are the limits per key, as limits_of returns them; nil: what was held back by former ones waits like all others.
 -- `look` says which keys are served (see look_over; nil: only those of due jobs).
 -- Returns how late the promoted jobs were (see lateness), 1 if more may be due, and, if jobs are held back by the shape, the
--- microseconds until it is worth looking again; then the choice (nil without limits per key).
+-- microseconds until it is worth looking again; then the choice (nil without limits per key, or if no key was at its limit).
 local HELD_US = 20000
 local function sweep_due(delayed, jobs, ready, dead, retries, rate, limit, shape, counts, limits, look)
   local interval_us, burst, most = tonumber(shape[1] or 0), tonumber(shape[2] or 0), tonumber(shape[3] or 0)
