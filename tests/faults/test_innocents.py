@@ -135,7 +135,7 @@ async def test_a_start_that_was_counted_before_its_worker_froze_is_not_counted_a
 async def test_a_suspect_whose_start_was_counted_runs_before_the_next_one_starts(
     url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker had to hold the shard again. The guilty one started meanwhile, and this job was buried unrun."""
+    """Its worker had to hold the shard again. The guilty one started meanwhile, and this job was buried for it."""
     may_run, put_back = OrderedDeliveries.may_run, list[str]()
 
     def put_back_once(self: OrderedDeliveries, delivery: Delivery) -> bool:

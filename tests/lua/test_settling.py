@@ -324,6 +324,18 @@ def test_a_retry_from_a_rerun_keeps_no_id_taken(shard: Shard) -> None:
     assert shard.schedule(("a", "+0"), record=OTHER)[0][0] == 1
 
 
+def test_a_retry_of_a_rerun_that_waits_as_an_earlier_release_wrote_it_is_not_lost(shard: Shard) -> None:
+    """It waits under the member of the group; the live job, which fails meanwhile, takes one of its own."""
+    _, live = two_lives(shard)
+    member = f"a{MEMBER_SEPARATOR}g"
+    shard.redis.zadd(shard.keys.delayed, {member: shard.now_ms() + 60_000})
+    shard.redis.hset(shard.keys.jobs, member, RECORD)
+    shard.retry(live, 60_000)
+    waiting = shard.snapshot()["jobs"]
+    assert unstamped(waiting[member]) == RECORD
+    assert unstamped(waiting[f"{member}{MEMBER_SEPARATOR}{live.entry_id}"])[8:] == OTHER[8:]
+
+
 def test_two_lives_can_be_retried_again_and_again_in_any_order(shard: Shard) -> None:
     """Also by their members, as a leader's wheel has them."""
     lives = list(two_lives(shard))
