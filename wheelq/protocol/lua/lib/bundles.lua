@@ -52,20 +52,16 @@ local function count_ends(bundles, outgoing, near, ends)
   for n = 1, #ends do fields[n] = '\31' .. ends[n][1] end
   local stored = redis.call('HMGET', bundles, unpack(fields))
   for n = 1, #fields do values[fields[n]] = stored[n] end
-  local mark, totals = '', nil -- of the last bundle: most members are of one
   for n = 1, #ends do
     local field, what = fields[n], ends[n][2]
     local value = values[field]
     if value then
-      if mark == '' or string.sub(value, 3, #mark + 2) ~= mark then
-        local bundle = string.match(value, '^%a%d+\31([^\31]*)')
-        if not all[bundle] then
-          all[bundle] = {totals_in(bundles, bundle)}
-          changed[#changed + 1] = bundle
-        end
-        mark, totals = '\31' .. bundle .. '\31', all[bundle][1]
+      local stands, stood_dead_in, rest, bundle = string.match(value, '^(%a)(%d+)(\31([^\31]*).*)$')
+      if not all[bundle] then
+        all[bundle] = {totals_in(bundles, bundle)}
+        changed[#changed + 1] = bundle
       end
-      local stands, stood_dead_in, rest = string.match(value, '^(%a)(%d+)(.*)$')
+      local totals = all[bundle][1]
       local becomes, dead_in = moved(what, stands, tonumber(stood_dead_in))
       if totals and PLACES[stands] then totals[PLACES[stands]] = totals[PLACES[stands]] - 1 end
       if totals and PLACES[becomes] then totals[PLACES[becomes]] = totals[PLACES[becomes]] + 1 end
