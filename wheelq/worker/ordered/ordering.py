@@ -299,7 +299,7 @@ class OrderedShard:
         finished = self._deliveries.finished[:FINISHED_AT_ONCE]
         interruptions = parts.transport.interruptions
         if self.shard.has_lost or interruptions != self._interruptions:
-            # A fail-over or a restart may have lost acknowledgements, or brought back next runs of deliveries that had ended.
+            # A fail-over or a restart may have lost acknowledgements, or brought back the next runs of what had ended.
             self.shard.has_lost, self._interruptions, self._is_unsure = False, interruptions, True
         tell_own = self._is_unsure or not self.is_held
         call = calls.hold(
