@@ -778,6 +778,30 @@ async def test_a_courier_on_asyncio_goes_on_after_any_error(
     await courier.close()
 
 
+async def test_a_courier_that_is_closed_while_a_thread_begins_to_deliver_leaves_delivery_to_others(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    """Its thread took delivery over after the file was closed. No other process could deliver until this one ended."""
+    begins, may_go_on = asyncio.Event(), threading.Event()
+    try_to_deliver, loop = outbox.try_to_deliver, asyncio.get_running_loop()
+
+    def slowly() -> bool:
+        loop.call_soon_threadsafe(begins.set)
+        may_go_on.wait(PATIENCE)
+        return try_to_deliver()
+
+    monkeypatch.setattr(outbox, "try_to_deliver", slowly)
+    courier = AsyncCourier(outbox, server, server.run_here, 10)
+    keep(outbox, "orders", "a")
+    courier.resume()
+    await begins.wait()
+    closing = asyncio.create_task(courier.close())
+    await asyncio.wait([closing], timeout=0.5)  # it waits for the thread, and so does not end
+    may_go_on.set()
+    await closing
+    await until(lambda: Outbox(OutboxSettings(path=str(outbox.path))).try_to_deliver())
+
+
 def test_a_courier_whose_thread_cannot_be_started_is_started_with_the_next_job(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:

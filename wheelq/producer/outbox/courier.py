@@ -240,7 +240,7 @@ class AsyncCourier:
 
     async def _round(self) -> int:
         def do(work: Callable[[], Any]) -> Do:
-            return Do(partial(asyncio.to_thread, work))
+            return Do(partial(_in_thread, work))
 
         return await self._operate(delivery_round(self._outbox, self._server, do))
 
@@ -266,6 +266,19 @@ class AsyncCourier:
             wake = asyncio.ensure_future(kept.wait())
             await asyncio.wait([wake], timeout=self._retry)
             wake.cancel()
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """Do this in a thread. A task that is cancelled meanwhile ends when the thread is done with it.
+
+    Else the thread might take delivery over after the file was closed.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 class Sender(Protocol):
