@@ -286,7 +286,7 @@ class Torture:
         (self._directory / "producers.log").write_text("".join(f"{call}\n" for call in log))
         clock_error_ms = self._arena.clock.error_ms if self._arena.clock else 0
         runs = list(self._fleet.runs())
-        again = came_again(found, self._scene.disruptions)
+        again = came_again(found, runs, self._scene.disruptions)
         promised = self._promised(again)
         verdict = judge(promised, found, runs, self._scene.disruptions, clock_error_ms=clock_error_ms)
         made, find = chain(*(producer.bundles for producer in self._producers)), Client(self._arena.control).bundle

@@ -64,20 +64,30 @@ def test_a_follower_may_come_again_where_a_failover_may_have_undone_what_it_foll
     ids = [*chain(MORTAL), notice(last)]
     found = [Promotion(id, 1_000, ms, entry_id=f"{ms}-{n}") for n, id in enumerate(ids) for ms in (20_000, 25_000)]
     failover = Disruption("fail-over", "", 22_000, 23_000, may_undo=True)
-    assert came_again(found, [failover]) == dict.fromkeys(ids[1:], 1)  # the first one follows nothing
+    assert came_again(found, [], [failover]) == dict.fromkeys(ids[1:], 1)  # the first one follows nothing
     for other in (
         Disruption("freeze-worker", "", 22_000, 23_000),
         Disruption("fail-over", "", 25_001, 26_000, may_undo=True),
         Disruption("fail-over", "", 8_000, 9_999, may_undo=True),
     ):
-        assert came_again(found, [other]) == {}
+        assert came_again(found, [], [other]) == {}
     followed = [one for one in found if one.id in ids[1:]]
-    again = came_again(followed, [failover])
+    again = came_again(followed, [], [failover])
     promised = {id: one for id, one in with_followers({MORTAL: SURE}, again).items() if id in ids[1:]}
     runs = [JobRun(one.id, one.entry_id, one.promoted_ms) for one in followed]
     assert judge(promised, followed, runs, ()).is_clean
     assert judge(promised, followed[:-2], runs[:-2], ()).wrong == {FaultKind.LOST: [notice(last)]}
     assert not list(wrong(with_followers({MORTAL: SURE}, again), [last, last], again))
+
+
+def test_a_follower_may_come_as_often_as_the_job_before_it_ran() -> None:
+    last = chain(MORTAL)[-1]
+    found = [Promotion(notice(last), 1_000, ms, entry_id=f"{ms}-0") for ms in (20_000, 80_000, 81_000)]
+    runs = [JobRun(last, entry, 10_000) for entry in ("10000-0", "10000-0", "10500-0")]
+    assert came_again(found, runs, []) == {notice(last): 1}
+    assert came_again(found[:2], runs[:2], []) == {}
+    follows = [Promotion(last, 1_000, ms, entry_id=f"{ms}-0") for ms in (20_000, 80_000)]
+    assert came_again(follows, [JobRun(chain(MORTAL)[-2], f"{n}-0", 10_000) for n in (1, 2)], []) == {last: 1}
 
 
 def test_each_follower_that_must_die_does_once_and_is_told_of() -> None:
