@@ -6,7 +6,7 @@ while it says goodbye, an outbox that delivers over connections that break.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from loadtest.simulation.faults import BACK_S, DEAD_S, Stage, Steps, fault, restart
@@ -43,18 +43,24 @@ def deliver_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("report-shaken", 1, (1, 5), needs="bundles")
 def report_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
-    """Connections of producers and nodes break again and again, while members join bundles and are reported."""
+    """The replies to about every third call that may concern a bundle are lost."""
+
+    def loses(words: Sequence[bytes]) -> bool:
+        return any(word.endswith(b":bundles") for word in words) and random.random() < 0.3
+
     stage.ledger.trouble("lost-replies", "", seconds, slack=1.5)
-    until = stage.world.now + seconds
-    while stage.world.now < until:
-        _shake(stage, random, [part.name for part in (*stage.fleet.producers, *stage.fleet.nodes)], deaf_s=0.03)
-        yield random.uniform(0.03, 0.15)
+    servers = stage.fleet.servers
+    for server in servers:
+        server.loses = loses
+    yield seconds
+    for server in servers:
+        server.loses = lambda words: False
 
 
-def _shake(stage: Stage, random: Random, names: Iterable[str], deaf_s: float = 0.001) -> None:
-    """Break some connections of these parts; half of them lose replies first, for so many seconds."""
+def _shake(stage: Stage, random: Random, names: Iterable[str]) -> None:
+    """Break some connections of these parts; half of them lose replies first."""
     for name in names:
         for link in stage.fleet.network.links_of(name):
             if random.random() < 0.3:
                 link.is_deaf = random.random() < 0.5
-                stage.world.after(deaf_s if link.is_deaf else 0.0, link.reset)
+                stage.world.after(0.001 if link.is_deaf else 0.0, link.reset)

@@ -181,7 +181,7 @@ PLANTS: Mapping[str, Plant] = {
                 "is_silent = False",
             )
         },
-        first=40,
+        first=45,
         within=1,
         needs="kill-worker",
     ),
@@ -397,13 +397,15 @@ PLANTS: Mapping[str, Plant] = {
                 "then home[at] = report\n"
                 "  elseif at and numbers_in(report)[5] == numbers_in(home[at])[5] then\n"
                 "    local twice = {}\n"
-                "    for k, number in ipairs(numbers_in(report)) do twice[k] = k < 5 and 2 * number or number end\n"
+                "    for k, number in ipairs(numbers_in(report)) do\n"
+                "      twice[k] = string.format('%.0f', k < 5 and 2 * number or number)\n"
+                "    end\n"
                 "    home[at] = table.concat(twice, ' ')\n"
                 "  end"
             ),
         },
-        first=28,
-        within=3,
+        first=8,
+        within=1,
         needs="bundle",
     ),
     "forgets-cancelled": Plant(

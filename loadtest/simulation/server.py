@@ -29,6 +29,8 @@ from loadtest.simulation.world import EPOCH_S, World
 _REGISTERED = (_pending, _ranges)  # their commands are known because they are imported
 TWO_WORDS = {b"XGROUP", b"XINFO", b"CLIENT", b"SCRIPT", b"CONFIG", b"CLUSTER", b"SENTINEL"}
 NO_ANSWER = object()
+DEAF_S = 0.03
+"""How long a connection is open after it has begun to lose replies."""
 TICK = 1e-9
 """Seconds by which sums of moments may be off."""
 
@@ -117,6 +119,8 @@ class Server:
         """How many it has received."""
         self.replica_lag: list[float] = []
         """The lag of each connected replica, in seconds."""
+        self.loses: Callable[[Sequence[bytes]], bool] = lambda words: False
+        """Whether the reply to such a command is lost, and its connection soon after."""
         self.watchers: list[Callable[[Database, Sequence[bytes], Any], None]] = []
         """Called after each write; the ledger uses this."""
         self._subscribed: dict[bytes, dict[Session, None]] = {}
@@ -244,6 +248,9 @@ class Server:
             reply = own(self, session, words) if own is not None else self._do(words, session)
         except Refusal as error:
             reply = error
+        if self.loses(words):
+            session.link.is_deaf = True
+            self.world.after(DEAF_S, session.link.reset)
         if reply is not NO_ANSWER:
             session.send(reply)
         self._tell_news()
