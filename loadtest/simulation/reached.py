@@ -28,6 +28,7 @@ from unittest.mock import patch
 
 import wheelq
 from wheelq.protocol.calls.producer import FOR_MEMBERS_AND_REPLACED
+from wheelq.protocol.calls.state import FOR_RESULTS, FOR_WHAT_FOLLOWS
 from wheelq.protocol.scripts import Script, library, script, script_names
 
 WITH_MESSAGES = ("scheduler", "worker", "producer", "callbacks", "transport")
@@ -91,6 +92,9 @@ Reached = Counter[str]
 def scripts() -> dict[bytes, Script]:
     """Returns each script by its digest, in all forms."""
     forms = [script("schedule", without=FOR_MEMBERS_AND_REPLACED)]
+    forms += (
+        script("conclude", without=one) for one in (FOR_WHAT_FOLLOWS, FOR_RESULTS, FOR_WHAT_FOLLOWS + FOR_RESULTS)
+    )
     forms += (script(name, for_many=for_many) for name in script_names() for for_many in (False, True))
     return {one.sha.encode(): one for one in forms}
 

@@ -94,7 +94,16 @@ def conclude(
         return Conclusion(acknowledged, [*outgoing.outgoing_of(followers, entries), *reports], frozenset(held))
 
     wanted = (keys.ready, keys.jobs, keys.done, keys.ended, keys.progress, keys.news, keys.counts, keys.outgoing)
-    return scripted("conclude", (*wanted, keys.bundles) if has_members else wanted, args, read)
+    needless = () if has_members or any(followers) else FOR_WHAT_FOLLOWS
+    if not keep_done_ms > 0:
+        needless += FOR_RESULTS
+    return scripted("conclude", (*wanted, keys.bundles) if has_members else wanted, args, read, without=needless)
+
+
+FOR_WHAT_FOLLOWS: tuple[str, ...] = ("head_parts", "outgoing", "followers", "bundles", "ended_members")
+"""What `conclude` uses only for followers and members of bundles."""
+FOR_RESULTS: tuple[str, ...] = ("pack", "field", "kept_record", "without", "keep_done", "forget")
+"""What it uses only to keep results."""
 
 
 def note(keys: ShardKeys, group: str, consumer: str, notes: Sequence[tuple[str, str, bytes]]) -> Call[int]:
