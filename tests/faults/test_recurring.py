@@ -56,11 +56,11 @@ class Place:
         assert self.plain.send(calls.change(self.keys, NAME, None, entry, next_ms, None))
         return entry
 
-    def maker(self, *faults: Fault) -> Occurrences:
+    def maker(self, *faults: Fault, holds_back: bool = False) -> Occurrences:
         clock = SystemClock()
         parts = NodeParts(AsyncWith(self.url, *faults), Keys(), clock)
         parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
-        return Occurrences(parts, self.keys)
+        return Occurrences(parts, self.keys, holds_back=lambda: holds_back)
 
     def waiting(self) -> dict[str, int]:
         pairs = self.raw.zrange(self.keys.delayed, 0, -1, withscores=True)
@@ -202,6 +202,24 @@ async def test_missed_occurrences_coalesce_to_one_with_many_makers(place: Place)
     await asyncio.gather(*(place.maker().step() for _ in range(5)))
     last = start + 100 * HOUR_MS
     assert place.waiting() == {occurrence_id(NAME, last): last}
+
+
+@pytest.mark.parametrize("missed", ["coalesce", "skip"])
+@pytest.mark.parametrize("holds_back", [False, True])
+async def test_what_waited_for_its_topic_is_not_taken_back_for_a_missed_occurrence(
+    place: Place, missed: Missed, holds_back: bool
+) -> None:
+    due = place.now_ms - HOUR_MS - 5
+    place.put(due, missed, start_ms=due, grace_ms=2 * HOUR_MS)
+    first, then = due, due + HOUR_MS
+    entry = place.plain.send(calls.read_one(place.keys, NAME)).entry
+    assert entry
+    state = entry.state.made(first, then)
+    jobs = [(occurrence_id(NAME, first), str(first))]
+    assert place.plain.send(calls.make(place.keys, NAME, entry.state, state, then, jobs, None))
+    await place.maker(holds_back=holds_back).step()
+    moments = [first, then] if holds_back else [then]
+    assert place.waiting() == {occurrence_id(NAME, moment): moment for moment in moments}
 
 
 async def test_the_log_tells_of_missed_occurrences_when_they_are_made(

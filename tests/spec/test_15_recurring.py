@@ -12,6 +12,7 @@ from tests.waiting import until
 from wheelq import AsyncClient, CancelOutcome, Client, Job, RecurringOutcome, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.checks import check_id
+from wheelq.model.job import from_ms
 
 YEAR = timedelta(days=365)
 
@@ -185,6 +186,36 @@ async def test_an_occurrence_that_waits_follows_the_change(aclient: AsyncClient,
 
 
 # Pausing, triggering, removing
+
+
+async def test_occurrences_wait_in_a_paused_topic_also_through_an_outage_of_all_schedulers(
+    url: str, settings: Settings, aclient: AsyncClient, run: Run
+) -> None:
+    await aclient.configure("reports")
+    await aclient.pause("reports")
+    await aclient.recurring.put("reports", "tick", every=1)
+
+    async def waiting() -> dict[str, datetime]:
+        return {job.id: from_ms(job.due_ms) for job in (await aclient.jobs("reports", state="waiting")).jobs}
+
+    async def are_late() -> bool:
+        return sum(due < datetime.now(UTC) for due in (await waiting()).values()) >= 2
+
+    first = Scheduler.connect(url, settings)
+    served = run(first)
+    await until(are_late)
+    first.stop()
+    await served
+    before = await waiting()
+    missed = max(before.values()) + timedelta(seconds=2)
+    await until(lambda: datetime.now(UTC) > missed)
+    run(Scheduler.connect(url, settings))
+
+    async def goes_on() -> bool:
+        return max((await waiting()).values()) > missed
+
+    await until(goes_on)
+    assert before.keys() <= (await waiting()).keys()
 
 
 async def test_while_paused_it_does_not_occur(aclient: AsyncClient, scheduler: Scheduler) -> None:

@@ -287,7 +287,8 @@ class Scheduler:
         shard = self._shards[keys.near] = Shard(ShardParts(self._parts, keys, topic), role, self._report_gone)
         self._tasks[keys.near] = asyncio.create_task(shard.run(), name=f"wheelq {keys.topic}:{keys.shard}")
         if keys.shard == 0:
-            occurrences = self._occurrences[keys.near] = Occurrences(self._parts, keys, shard.is_responsible)
+            occurrences = Occurrences(self._parts, keys, shard.is_responsible, shard.holds_back)
+            self._occurrences[keys.near] = occurrences
             occurrences.start()
         await self._hints.listen(keys.near)
 

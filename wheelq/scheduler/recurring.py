@@ -6,7 +6,9 @@
     make    schedules them and records that in one step, unless another node has
 
 From then on an occurrence is an ordinary job, as punctual as any other. It is made when the previous occurrence is due,
-so that at most one waits, and a change of the definition withdraws only that one.
+so that at most one waits, and a change of the definition withdraws only that one. One that still waits after an outage
+is withdrawn, and the last that was missed runs in its place, unless it may have waited for its topic: a topic that is
+paused, or has limits, drops none.
 
 No lease is needed, because the script compares the state that the node saw. The shard's leader makes the occurrences;
 its standby looks a little later and finds no work unless the leader has stopped. A topic without recurring jobs is
@@ -44,15 +46,22 @@ POSTPONED_MS = 60_000
 class Occurrences:
     """The recurring jobs of one topic, on one node."""
 
-    def __init__(self, parts: NodeParts, keys: ShardKeys, is_first: Callable[[], bool] = lambda: True) -> None:
-        """`keys` are of the topic's shard 0; `is_first()` tells whether this node makes occurrences or stands by."""
+    def __init__(
+        self,
+        parts: NodeParts,
+        keys: ShardKeys,
+        is_first: Callable[[], bool] = lambda: True,
+        holds_back: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`keys` are of the topic's shard 0; `is_first()` tells whether this node makes occurrences or stands by, and
+        `holds_back()` whether jobs may wait although they are due."""
         self.keys = keys
         self._transport = parts.transport
         self._gathering = parts.gathering
         self._settings = parts.settings
         self._clock = parts.clock
         self._server = parts.server.like()  # in a cluster the shard may be on another Redis node
-        self._is_first = is_first
+        self._is_first, self._holds_back = is_first, holds_back
         self._looking: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None  # while it looks
         self._cancel_timer: Callable[[], None] = _nothing
@@ -152,7 +161,7 @@ class Occurrences:
         if look_ms is not None and dues_ms:
             look_ms = max(look_ms, dues_ms[-1] + self._settings.recurring_ahead_ms)  # when the previous one is due
         superseded = None
-        if is_late and rule.missed != "all" and state.last_ms is not None:
+        if is_late and rule.missed != "all" and state.last_ms is not None and not self._holds_back():
             superseded = occurrence_id(name, state.last_ms)
         after = state.made(made[-1] if made else None, following)
         call = calls.make(self.keys, name, state, after, look_ms, jobs, superseded)

@@ -150,6 +150,10 @@ class Shard:
         """Whether this node should lead the shard, or leads it in the leader's place."""
         return self.role is Role.LEADER or self.is_leading
 
+    def holds_back(self) -> bool:
+        """Whether jobs may wait although they are due: the topic is paused, or has limits."""
+        return self._parts.topic.paused or self._parts.topic.is_shaped
+
     @property
     def next_ms(self) -> int | None:
         """When this node, as the leader, expects to promote next; None if it expects nothing."""
