@@ -341,12 +341,29 @@ async def test_a_change_meanwhile_wins(url: str, client: Client, settings: Setti
 async def test_occurrences_of_recurring_jobs_do_not_stand_in_the_way(
     client: Client, clearing: Draining, topic: str
 ) -> None:
-    """They all live in shard 0."""
+    """They all live in shard 0. A job whose id looks like one of them is a job like all others."""
+    client.recurring.put(topic, "tick", every=60)
     client.schedule(topic, delay=60, key="tick@2030-01-01T00:00:00Z")
     client.schedule(topic, delay=60, key=(at := placed(0, 1, then=0, of=64)))
     client.set_shards(topic, 64)
     await clearing.step()
     assert (standing(client, topic).draining, bool(client.get(topic, at))) == ((), True)
+
+
+@pytest.mark.parametrize("form", ["other@2030-01-01T00:00:{:02}Z", "{}~second"])
+async def test_jobs_whose_ids_look_like_what_stays_in_place_stand_in_the_way(
+    client: Client, clearing: Draining, topic: str, form: str
+) -> None:
+    """Else their ids would not be unique any more."""
+    client.recurring.put(topic, "tick", every=60)
+    ids = [form.format(n) for n in range(60)]
+    moved = [id for id in ids if shard_of(id, 4) != 0]
+    id = next(id for id in moved if "@" in id or shard_of(id.removesuffix("~second"), 4) == 0)
+    client.schedule(topic, delay=60, key=id)
+    client.set_shards(topic, 4)
+    await clearing.step()
+    assert standing(client, topic).draining == (1,)
+    assert not client.schedule(topic, delay=60, key=id).created
 
 
 async def test_a_cleared_topic_keeps_its_whole_rate_to_its_own_shards(

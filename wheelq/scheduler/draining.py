@@ -170,10 +170,20 @@ class Draining:
             after = "0"
             while after:
                 page = await self._transport.send(read(keys, after))
+                occurrences = await self._occurrences(keys, page.jobs)
                 for job, record in zip(page.jobs, await self._records(keys, page.jobs), strict=True):
-                    if not _is_in_place(topic, keys.shard, job.id, record):
+                    id = id_and_group(job.id)[0]
+                    if id not in occurrences and not _is_in_place(topic, keys.shard, id, record):
                         yield job
                 after = page.after
+
+    async def _occurrences(self, keys: ShardKeys, jobs: Sequence[Stored]) -> set[str]:
+        """Returns the ids of those that are occurrences of recurring jobs: all of these live in shard 0."""
+        ids = [id_and_group(job.id)[0] for job in jobs] if keys.shard == 0 else []
+        ids = list(filter(is_occurrence, ids))
+        recurs = self._transport.stream(calls.recurs(keys, id.rpartition("@")[0]) for id in ids)
+        found = [one async for one in recurs]
+        return {id for id, is_one in zip(ids, found, strict=True) if is_one}
 
     async def _records(self, keys: ShardKeys, jobs: Sequence[Stored]) -> list[bytes]:
         """Returns the record of each job; empty if it is gone."""
@@ -183,15 +193,13 @@ class Draining:
         return [job.value if job.entry_id is None else found.pop() for job in jobs]
 
 
-def _is_in_place(topic: Topic, shard: int, member: str, record: bytes) -> bool:
+def _is_in_place(topic: Topic, shard: int, id: str, record: bytes) -> bool:
     """Whether the number of shards in force places a job in this shard."""
-    id = id_and_group(member)[0]
-    if shard == 0 and is_occurrence(id):  # all occurrences of recurring jobs live there
-        return True
+    key = id
     with suppress(codec.UnreadableRecord):
-        key = codec.decode(record).partition_key or id
-        return shard in (shard_of(key, topic.shards), shard_of(key.removesuffix(SECOND), topic.shards))
-    return shard_of(id, topic.shards) == shard
+        partition_key = codec.decode(record).partition_key
+        key = partition_key or (id.removesuffix(SECOND) if codec.is_debounced(record) else id)
+    return shard_of(key, topic.shards) == shard
 
 
 ROUND_S = 600.0

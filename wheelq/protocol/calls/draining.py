@@ -78,6 +78,11 @@ def is_alive(keys: ShardKeys, member: str) -> Call[bool]:
     return command("HEXISTS", keys.jobs, member, read=bool, key=keys.jobs)
 
 
+def recurs(keys: ShardKeys, name: str) -> Call[bool]:
+    """Whether the topic of this shard 0 has a recurring job with the name."""
+    return command("HEXISTS", keys.recurring, name, read=bool, key=keys.recurring)
+
+
 def record(keys: ShardKeys, entry_id: str) -> Call[bytes]:
     """The record in an entry; empty if the entry is gone."""
 
