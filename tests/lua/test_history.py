@@ -7,6 +7,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, RECORD, Shard, entry
 from tests.records import OTHER, unstamped
 from wheelq.errors import NotLeader
+from wheelq.protocol import codec
 from wheelq.protocol.calls import bulk, leader, state, worker
 from wheelq.protocol.calls.bulk import RerunPart
 from wheelq.protocol.calls.worker import Entry
@@ -75,6 +76,20 @@ def test_a_rerun_leaves_out_unfinished_jobs(shard: Shard) -> None:
     shard.schedule(("unread", "+0"))
     assert rerun(shard) == (True, 1, 3)
     assert [e["id"] for e in shard.snapshot()["ready"].values() if "group" in e] == ["done"]
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_a_finished_job_runs_again_also_while_another_with_its_id_waits_for_a_retry(
+    shard: Shard, is_promoted: bool
+) -> None:
+    finish(shard, "a")
+    shard.schedule(("a", "+0"), record=codec.with_life(RECORD, b"new life"))
+    [other] = shard.read("g", "w1")
+    due_ms = shard.retry(other, 0 if is_promoted else HOUR_MS)
+    if is_promoted:
+        shard.wait_until(due_ms)
+        shard.sweep()
+    assert rerun(shard) == (True, 1, 1)
 
 
 def test_only_what_was_fired_in_time_runs_again(shard: Shard) -> None:
