@@ -183,6 +183,26 @@ def test_a_job_whose_id_has_a_new_life_stays_dead(shard: Shard) -> None:
     assert replay(shard, find(shard).jobs) == ["alive"], "ready is alive too"
 
 
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_of_two_lives_of_an_id_that_two_groups_gave_up_one_is_replayed(shard: Shard, is_promoted: bool) -> None:
+    shard.make_group("h")
+    buried(shard, "a")
+    shard.ack(shard.read("h", "w2"), group="h", consumer="w2")
+    shard.schedule(("a", "+0"), record=codec.with_life(RECORD, b"new life"))
+    shard.ack(shard.read("g", "w1"))
+    [theirs] = shard.read("h", "w2")
+    shard.bury(theirs, "h", "w2")
+    first, second = find(shard).jobs
+    assert replay(shard, [first]) == ["replayed"]
+    if is_promoted:
+        shard.sweep()
+    assert replay(shard, [second]) == ["alive"]
+    shard.sweep()
+    for group, consumer in (("g", "w1"), ("h", "w2")):
+        shard.ack(shard.read(group, consumer), group=group, consumer=consumer)
+    assert replay(shard, [second]) == ["replayed"]
+
+
 def test_a_job_that_another_group_is_still_running_can_be_replayed(shard: Shard) -> None:
     shard.make_group("h")
     buried(shard, "a")

@@ -150,7 +150,7 @@ def replay(
     for job, record in jobs:
         args += [Position.parse(job.dead_id).entry_id, _replayed(record)]
     wanted = (keys.dead, keys.delayed, keys.jobs, keys.horizon, keys.buried, keys.retries, keys.replays)
-    return scripted("replay", (*wanted, keys.bundles, keys.outgoing), args, read)
+    return scripted("replay", (*wanted, keys.bundles, keys.outgoing, keys.ready), args, read)
 
 
 def _replayed(record: bytes) -> bytes:

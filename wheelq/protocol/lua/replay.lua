@@ -1,6 +1,6 @@
 -- Run dead jobs again, each in the group that gave it up.
--- uses: clock, life, head_parts, fields, hint, outgoing, bundles, remove_dead, retries, horizon
--- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries, 7 replays, 8 bundles, 9 outgoing
+-- uses: clock, life, stored, head_parts, fields, hint, outgoing, bundles, remove_dead, retries, horizon
+-- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries, 7 replays, 8 bundles, 9 outgoing, 10 ready
 -- ARGV: 1 near channel, 2 server ms before which none is due, 3 ms between two,
 --       then for each of up to 100 jobs: dead entry id, its new record
 -- Returns: {ms before which the next job must not be due, for each job: 1 waits again, 0 not among the dead, 2 a live
@@ -11,11 +11,22 @@
 -- If nothing else of the job is alive, `jobs[id]` is "0-0": no entry, only runs that concern one group. A job that no group
 -- has seen, because it could not be delivered to its topic, waits for all of them.
 local dead, delayed, jobs, horizon, buried, retries = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local replays, bundles, outgoing, ends = KEYS[7], KEYS[8], KEYS[9], {}
+local replays, bundles, outgoing, ready, ends = KEYS[7], KEYS[8], KEYS[9], KEYS[10], {}
 local near, due, spacing = ARGV[1], math.max(tonumber(ARGV[2]), now_ms()), tonumber(ARGV[3])
 local NOT_HERE, WAITS, IS_ALIVE, NO_RECORD, NO_ENTRY = 0, 1, 2, 3, '0-0'
 local last = loaded_to(horizon)
 local reply, hints, dues, any_new = {0}, {}, {}, false
+
+-- Whether runs that concern one group are of another life than this one: then that has the id.
+local function is_of_other(id, life)
+  for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
+    local stored = redis.call('HGET', jobs, id .. '\31' .. info[2])
+    local found = stored and is_entry(stored) and redis.call('XRANGE', ready, stored, stored)[1]
+    local record = found and found[2][8] or stored
+    if record and not is_entry(record) and life_of(record) ~= life then return true end
+  end
+  return false
+end
 
 local function replay(entry, record)
   local found = redis.call('XRANGE', dead, entry, entry)[1]
@@ -27,6 +38,7 @@ local function replay(entry, record)
   local member = is_new and id or id .. '\31' .. group
   local live = redis.call('HGET', jobs, id)
   local is_same_life = not live or live == NO_ENTRY or live == fields['entry']
+  if live == NO_ENTRY and is_of_other(id, life_of(record)) then is_same_life = false end
   if not is_same_life or redis.call('HEXISTS', jobs, member) == 1 then return IS_ALIVE end
   local at = math.ceil(due)
   redis.call('ZADD', delayed, at, member)
