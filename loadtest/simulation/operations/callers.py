@@ -84,7 +84,7 @@ async def many(actor: Any, step: Step) -> None:
 
 
 async def _repeat(actor: Any, step: Step, path: str, body: Any, jobs: Any) -> None:
-    """Send a request under a key, as often as the step says, and the last time with another body."""
+    """Send a request under a key, as often as the step says; unless it was refused, once more with another body."""
     ledger, key = actor.ledger, {"idempotency-key": f"step-{step.number}"}
     path = f"/v1/topics/{step.args['topic']}/{path}"
     one = Keyed(step, ledger.world.now, ledger.server.clock_us(), [job["payload"][-1] for job in jobs])
@@ -96,24 +96,30 @@ async def _repeat(actor: Any, step: Step, path: str, body: Any, jobs: Any) -> No
         _note_jobs(actor, one, status, answer)
 
     await asyncio.gather(*map(ask, step.args["again"]))
+    if all(status == 503 for status, _ in one.answers):
+        return  # nothing has the key: the other request would have it
     status, _ = await actor.ask("POST", path, {**body, "on_duplicate": "raise"}, key)
     if one.was_told and status < 300 and not ledger.undone:
         ledger.problems.append(f"once: {step} was answered, and its key was taken for another request: {status}")
 
 
 def _note_jobs(actor: Any, one: Keyed, status: int, answer: Any) -> None:
-    """Note an answer; the first one that names the jobs is the answer to the call about each."""
+    """Note an answer; the first one that names the jobs is the answer to the call about each.
+
+    A request that comes while the first one is in progress may make a job once more that was buried meanwhile.
+    """
     ledger, was_told = actor.ledger, one.was_told
     one.answers.append((status, answer))
     ledger.world.story.tell(actor.name, f"#{one.step.number} {status} {one.ids_in(answer) if status < 300 else ''}")
     if status >= 300:
         return
-    made = answer.get("outcomes", [answer])
-    for job in made[: len(one.marks)] if not was_told else ():
-        if "id" in job and "problem" not in job:
+    made, asked = answer.get("outcomes", [answer]), one.step.args.get("jobs", [one.step.args])
+    for job, wanted in zip(made, asked, strict=False):
+        is_mortal = wanted["payload"][-2] == "bury"
+        if "id" in job and "problem" not in job and (is_mortal or not was_told):
             call = Call(one.step, one.step.args["topic"], job["id"], one.sent, one.asked_us, ledger.world.now)
             ledger.calls.append(call)
-            note(call, status, job)
+            note(call, 504 if was_told else status, job)
     if "outcomes" in answer and made[-1].get("problem", {}).get("status") != 422:
         ledger.problems.append(f"once: {one.step} has an invalid job, whose outcome is {made[-1]}")
 
