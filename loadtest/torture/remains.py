@@ -60,7 +60,8 @@ class Remains:
         return sum(self._arena.control.send(shard_counts.counts(shard)).waiting for shard in self._shards)
 
     def left(self) -> dict[str, int]:
-        """Returns how many jobs are remembered, deliveries unacknowledged, jobs dead and permits out.
+        """Returns how many jobs are remembered, deliveries unacknowledged, jobs dead, permits out, and groups without
+        workers there.
 
         Not counted are the dead jobs of `dead`.
         """
@@ -69,10 +70,14 @@ class Remains:
             "deliveries": sum(self._pending(shard) for shard in self._shards),
             "dead": sum(self._count("XLEN", shard.dead) for shard in self._shards if shard.topic != CHAINED),
             "permits": sum(self._count("ZCARD", shard.permits) for shard in self._shards),
+            "groups": sum(map(self._others, self._shards)),
         }
 
     def _count(self, what: str, key: str) -> int:
         return self._arena.control.send(command(what, key, read=int, key=key))
+
+    def _others(self, shard: ShardKeys) -> int:
+        return sum(group != self._group for group in self._arena.control.send(shard_counts.groups(shard)))
 
     def _pending(self, shard: ShardKeys) -> int:
         try:
