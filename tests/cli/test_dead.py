@@ -23,10 +23,10 @@ def dead_ids(url: str, topic: str) -> list[str]:
         entries = []
         for group in ("billing", "mail"):
             raw.xgroup_create(keys.ready, group, mkstream=True)
+        records = {id: codec.encode({"id": 42}, {"trace": "x"}, 1000) for id in ("a", "b")}
         for id, group in (("a", "billing"), ("b", "billing"), ("a", "mail")):
             told = {"group": group, "reason": "failed", "error": "ValueError: bad", "traceback": "Traceback …"}
-            record = codec.encode({"id": 42}, {"trace": "x"}, 1000)
-            entry = {"id": id, **told, "attempt": 5, "due": wall_ms(), "record": record}
+            entry = {"id": id, **told, "attempt": 5, "due": wall_ms(), "record": records[id]}
             entries.append(raw.xadd(keys.dead, entry).decode() + ":0")  # type: ignore[arg-type]
         return entries
 
