@@ -152,9 +152,10 @@ async def test_a_message_that_is_too_large_buries_its_own_job_only(cluster: Kafk
 
 @pytest.mark.parametrize("error", [MESSAGE_TOO_LARGE, INVALID_TOPIC])
 async def test_a_request_that_the_broker_refuses_is_repeated_message_by_message(
-    cluster: KafkaCluster, sink: KafkaSink, error: int
+    cluster: KafkaCluster, error: int
 ) -> None:
-    """Ten messages are refused together, then the first of them alone."""
+    """Ten messages, which wait long enough to go together, are refused; then the first of them alone."""
+    sink = KafkaSink(cluster.servers, TOPIC, config={"linger.ms": 500})
     await sink(job("before"))
     cluster.refuse(PRODUCE, error, error)
     found = await in_time(sink(jobs(10)))
