@@ -1,5 +1,5 @@
 -- Run dead jobs again, each in the group that gave it up.
--- uses: clock, life, stored, head_parts, fields, hint, outgoing, bundles, remove_dead, retries, horizon
+-- uses: clock, life, stored, life_behind, head_parts, fields, hint, outgoing, bundles, remove_dead, retries, horizon
 -- KEYS: 1 dead, 2 delayed, 3 jobs, 4 horizon, 5 buried, 6 retries, 7 replays, 8 bundles, 9 outgoing, 10 ready
 -- ARGV: 1 near channel, 2 server ms before which none is due, 3 ms between two,
 --       then for each of up to 100 jobs: dead entry id, its new record
@@ -17,13 +17,12 @@ local NOT_HERE, WAITS, IS_ALIVE, NO_RECORD, NO_ENTRY = 0, 1, 2, 3, '0-0'
 local last = loaded_to(horizon)
 local reply, hints, dues, any_new = {0}, {}, {}, false
 
--- Whether runs that concern one group are of another life than this one: then that has the id.
-local function is_of_other(id, life)
+-- Whether some group has a run of another job with this id: then the id is taken.
+local function is_taken(id, life)
   for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
     local stored = redis.call('HGET', jobs, id .. '\31' .. info[2])
-    local found = stored and is_entry(stored) and redis.call('XRANGE', ready, stored, stored)[1]
-    local record = found and found[2][8] or stored
-    if record and not is_entry(record) and life_of(record) ~= life then return true end
+    local its = stored and life_behind(ready, stored)
+    if its and its ~= life then return true end
   end
   return false
 end
@@ -37,8 +36,8 @@ local function replay(entry, record)
   local is_new = (group or '') == ''
   local member = is_new and id or id .. '\31' .. group
   local live = redis.call('HGET', jobs, id)
-  local is_same_life = not live or live == NO_ENTRY or live == fields['entry']
-  if live == NO_ENTRY and is_of_other(id, life_of(record)) then is_same_life = false end
+  local is_called_back = live == NO_ENTRY and not is_taken(id, life_of(record))
+  local is_same_life = not live or live == fields['entry'] or is_called_back
   if not is_same_life or redis.call('HEXISTS', jobs, member) == 1 then return IS_ALIVE end
   local at = math.ceil(due)
   redis.call('ZADD', delayed, at, member)

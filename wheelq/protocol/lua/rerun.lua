@@ -1,5 +1,5 @@
 -- Run again, in one group, the next part of the jobs that this shard promoted between two times.
--- uses: clock, head_parts, life, stored, parts, emit, count, hint, came, horizon, hint_due, retries, key_limits
+-- uses: clock, head_parts, life, stored, life_behind, parts, emit, count, hint, came, horizon, hint_due, retries, key_limits
 -- KEYS: 1 ready, 2 jobs, 3 replays, 4 counts, 5 delayed, 6 retries, 7 shards, 8 horizon
 -- ARGV: 1 name of the rerun, 2 entry id after which it begins, 3 entry id with which it ends ("" = the last one here),
 --       4 group, 5 most entries looked at (up to 500), 6 ms for which its progress is kept, 7 near channel, 8 terms as in run_now
@@ -12,12 +12,10 @@ local delayed, retries, shards, horizon = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local name, cursor, last, group, most, keep_ms, near = unpack(ARGV)
 local limits, dues, waits = limits_in(redis.call('GET', shards) or ARGV[8]), {}, nil
 local read_to
--- Whether a run of this life waits under the member, or was promoted from there: else it is of another job with the id.
-local function is_to_run(member, life)
+-- Whether a retry of this very job is alive in the group; there may be one of another job with its id.
+local function has_retry(member, record)
   local stored = redis.call('HGET', jobs, member)
-  if not stored or not is_entry(stored) then return stored and life_of(stored) == life end
-  local found = redis.call('XRANGE', ready, stored, stored)[1]
-  return found and life_of(found[2][8] or '') == life
+  return stored and life_behind(ready, stored) == life_of(record)
 end
 for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
   local fields = {}
@@ -38,7 +36,7 @@ for _, one in ipairs(found) do
   if #fields == 8 then -- a retry, or an entry of an earlier rerun, has more fields
     local member, record = fields[2] .. '\31' .. group, fields[8]
     local waiting = member .. '\31' .. entry
-    if after(entry, read_to) or is_to_run(member, life_of(record)) or redis.call('HEXISTS', jobs, waiting) == 1
+    if after(entry, read_to) or has_retry(member, record) or redis.call('HEXISTS', jobs, waiting) == 1
       or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0 then
       left_out = left_out + 1
     elseif limits and key_of(record) then -- the leader promotes it as its key allows

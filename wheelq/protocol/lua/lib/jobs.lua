@@ -42,6 +42,15 @@ local function standing(delayed, ready, id, stored, record, due, replace, now)
   return KEPT, due, life_of(stored)
 end
 
+-- part: life_behind
+-- life_behind(ready, stored): the life of the job of which `jobs` has this value, its record or the id of its entry; nil if
+-- the entry is gone.
+local function life_behind(ready, stored)
+  if not is_entry(stored) then return life_of(stored) end
+  local found = redis.call('XRANGE', ready, stored, stored)[1]
+  return found and life_of(found[2][8] or '')
+end
+
 -- part: latest
 -- latest(records, n, id): the last value for this id among {id, value, …}, of `n` items.
 local function latest(records, n, id)
