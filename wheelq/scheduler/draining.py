@@ -179,11 +179,11 @@ class Draining:
 
     async def _occurrences(self, keys: ShardKeys, jobs: Sequence[Stored]) -> set[str]:
         """Returns the ids of those that are occurrences of recurring jobs: all of these live in shard 0."""
-        ids = [id_and_group(job.id)[0] for job in jobs] if keys.shard == 0 else []
-        ids = list(filter(is_occurrence, ids))
-        recurs = self._transport.stream(calls.recurs(keys, id.rpartition("@")[0]) for id in ids)
-        found = [one async for one in recurs]
-        return {id for id, is_one in zip(ids, found, strict=True) if is_one}
+        members = (id_and_group(job.id)[0] for job in jobs if keys.shard == 0)
+        ids = list(filter(is_occurrence, members))
+        asked = (calls.recurs(keys, id.rpartition("@")[0]) for id in ids)
+        recurs = [is_known async for is_known in self._transport.stream(asked)]
+        return {id for id, is_known in zip(ids, recurs, strict=True) if is_known}
 
     async def _records(self, keys: ShardKeys, jobs: Sequence[Stored]) -> list[bytes]:
         """Returns the record of each job; empty if it is gone."""

@@ -6,9 +6,9 @@
     make    schedules them and records that in one step, unless another node has
 
 From then on an occurrence is an ordinary job, as punctual as any other. It is made when the previous occurrence is due,
-so that at most one waits, and a change of the definition withdraws only that one. One that still waits after an outage
-is withdrawn, and the last that was missed runs in its place, unless it may have waited for its topic: a topic that is
-paused, or has limits, drops none.
+so that at most one waits, and a change of the definition withdraws only that one. If one still waits after an outage,
+it is withdrawn, and the last one that was missed runs in its place. In a topic that is paused or has limits it stays,
+because it may have waited for its topic, and not for a scheduler.
 
 No lease is needed, because the script compares the state that the node saw. The shard's leader makes the occurrences;
 its standby looks a little later and finds no work unless the leader has stopped. A topic without recurring jobs is
