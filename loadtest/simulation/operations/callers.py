@@ -92,8 +92,9 @@ async def _repeat(actor: Any, step: Step, path: str, body: Any, jobs: Any) -> No
 
     async def ask(pause: float) -> None:
         await asyncio.sleep(pause)
+        is_beside = not one.was_told
         status, answer = await actor.ask("POST", path, body, key)
-        _note_jobs(actor, one, status, answer)
+        _note_jobs(actor, one, status, answer, is_beside=is_beside)
 
     await asyncio.gather(*map(ask, step.args["again"]))
     if all(status == 503 for status, _ in one.answers):
@@ -103,10 +104,10 @@ async def _repeat(actor: Any, step: Step, path: str, body: Any, jobs: Any) -> No
         ledger.problems.append(f"once: {step} was answered, and its key was taken for another request: {status}")
 
 
-def _note_jobs(actor: Any, one: Keyed, status: int, answer: Any) -> None:
+def _note_jobs(actor: Any, one: Keyed, status: int, answer: Any, *, is_beside: bool) -> None:
     """Note an answer; the first one that names the jobs is the answer to the call about each.
 
-    A request that comes while the first one is in progress may make a job once more that was buried meanwhile.
+    A request that was sent before there was an answer (`is_beside`) may make a job again that was buried meanwhile.
     """
     ledger, was_told = actor.ledger, one.was_told
     one.answers.append((status, answer))
@@ -116,7 +117,7 @@ def _note_jobs(actor: Any, one: Keyed, status: int, answer: Any) -> None:
     made, asked = answer.get("outcomes", [answer]), one.step.args.get("jobs", [one.step.args])
     for job, wanted in zip(made, asked, strict=False):
         is_mortal = wanted["payload"][-2] == "bury"
-        if "id" in job and "problem" not in job and (is_mortal or not was_told):
+        if "id" in job and "problem" not in job and (not was_told or (is_mortal and is_beside)):
             call = Call(one.step, one.step.args["topic"], job["id"], one.sent, one.asked_us, ledger.world.now)
             ledger.calls.append(call)
             note(call, 504 if was_told else status, job)
