@@ -205,7 +205,7 @@ PLANTS: Mapping[str, Plant] = {
                 "instants += [now_ms + UNLED_MS] if look.horizon_ms is None else []",
             )
         },
-        first=109,
+        first=105,
         within=1,
         needs="freeze-node",
     ),
