@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tests.running import die_at_work
+from tests.running import die, die_at_work
 from tests.spec.conftest import Run, counts_are
 from tests.waiting import in_time, until
 from wheelq import AsyncClient, Job, JobSpec, Settings, Worker
+from wheelq.model.topic import shard_of
 from wheelq.settings import WorkerSettings
 
 
@@ -55,6 +56,47 @@ async def test_a_dead_workers_jobs_run_again_although_other_work_never_ends(
     run(other)
     await until(lambda: "a" in ran)
     assert ran.index("a") < 100, "between two jobs, and not behind all two hundred"
+
+
+async def test_several_workers_share_the_jobs_of_a_dead_one(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, run: Run
+) -> None:
+    """None takes over more than it can start, however many shards they come from: all six run at the same time."""
+    quick = replace(settings, worker=WorkerSettings(renew_ms=100, abandoned_ms=300, block_ms=300, concurrency=3))
+    dead = Worker.connect(url, group="g", settings=replace(quick, worker=replace(quick.worker, concurrency=6)))
+    began: list[str] = []
+    all_began = asyncio.Event()
+
+    @dead.handler(topic)
+    async def hang(job: Job) -> None:
+        began.append(job.id)
+        if len(began) == 6:
+            all_began.set()
+        await asyncio.Event().wait()
+
+    await aclient.configure(topic)
+    await aclient.set_shards(topic, 6)
+    one_of_each_shard = {shard_of(id, 6): id for id in map(str, range(100))}.values()
+    await aclient.schedule_many(topic, [JobSpec(delay=0, key=id) for id in one_of_each_shard])
+    await die(dead, all_began)
+
+    running: set[str] = set()
+    all_run = asyncio.Event()
+
+    def survivor() -> Worker:
+        worker = Worker.connect(url, group="g", settings=quick)
+
+        @worker.handler(topic)
+        async def handle(job: Job) -> None:
+            running.add(job.id)
+            if len(running) == 6:
+                all_run.set()
+            await all_run.wait()
+
+        return worker
+
+    run(survivor(), survivor())
+    await in_time(all_run.wait())
 
 
 async def test_a_job_that_runs_for_long_is_not_taken_from_its_worker(

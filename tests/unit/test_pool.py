@@ -133,6 +133,46 @@ async def test_a_read_that_waits_asks_all_its_shards_beside_an_ordered_lane(gate
     assert places.spare == 0
 
 
+async def test_no_place_is_lent_twice_and_a_loan_is_a_taken_place(gate: Gate) -> None:
+    """A worker takes over jobs of several shards of a dead one at once, each with a call of its own."""
+    pool: Pool[int] = Pool(3, gate.run)
+    places = shared(pool, 3)
+    assert [places.lend(2), places.lend(2), places.lend(1), places.can_lend, places.spare] == [2, 1, 0, 0, 0]
+    waiting = asyncio.create_task(places.take(waits=False))
+    await settle()
+    assert not waiting.done()
+    pool.add([1])
+    await places.end_loan(2)
+    assert (await in_time(waiting), places.can_lend) == (1, 1)
+    places.give_back(1)
+    await places.end_loan(1)
+    assert (places.can_lend, places.spare) == (2, 2)
+    gate.let_go(1)
+    await idle(pool)
+
+
+async def test_a_read_that_reserved_what_a_loan_has_filled_is_ended(gate: Gate) -> None:
+    """Else it may fetch jobs that wait here, while other workers are free."""
+    pool: Pool[int] = Pool(3, gate.run)
+    ended: list[bool] = []
+
+    async def end_waits() -> None:
+        ended.append(True)
+
+    places = SharedPlaces(pool, WorkerSettings(concurrency=3), SystemClock(), end_waits)
+    places.share(1, 100)
+    reserved = await places.take(waits=True)
+    lent = places.lend(2)
+    pool.add([1])
+    await places.end_loan(lent)
+    assert (reserved, lent, ended) == (3, 2, [True])
+    places.give_back(reserved)
+    await places.end_loan(places.lend(1))
+    assert len(ended) == 1
+    gate.let_go(1)
+    await idle(pool)
+
+
 # A part of it
 
 
@@ -176,6 +216,17 @@ async def test_a_limited_handler_has_no_more_places_than_are_free_in_the_pool(ga
     gate.let_go(1)
     await in_time(limited.idle())
     assert places.spare == 3
+
+
+async def test_what_a_limited_handler_is_lent_the_pool_lends(gate: Gate) -> None:
+    limited, pool = limited_to(2, gate, concurrency=3)
+    all_places = shared(pool, 3)
+    places = LimitedPlaces(limited, all_places, WorkerSettings(concurrency=3), SystemClock())
+    assert [places.lend(3), places.can_lend, all_places.can_lend] == [2, 0, 1]
+    assert all_places.lend(3) == 1
+    await places.end_loan(2)
+    assert (places.can_lend, all_places.can_lend, places.spare) == (2, 2, 2)
+    await all_places.end_loan(1)
 
 
 async def test_a_turn_that_is_given_up_keeps_no_place(gate: Gate) -> None:

@@ -11,6 +11,10 @@ for each reader, none can be reserved for long: reads then wait 50 ms at most, a
 Ordered lanes start their deliveries in places of the same pool that are neither filled nor reserved. One that finds
 none takes its turn with the readers: a read that waits in the server is ended then, and the next ones do not wait.
 
+A call that takes over abandoned deliveries is lent places that are not filled, also reserved ones, because a read may
+leave them unused. No two calls are lent the same. If the reads have reserved more than the call has left free, those
+that wait in the server are ended.
+
 `LimitedPlaces` are those of a handler with a limit of its own. Its lane waits first until the handler is below its
 limit, and only then for the pool: so a full handler keeps no place from others, and nobody waits behind it.
 """
@@ -65,6 +69,7 @@ class SharedPlaces:
         self._end_waits = end_waits
         self._runs = runs
         self._reserved = 0
+        self._lent = 0
         self._concurrency = settings.concurrency
         self._block_ms = settings.block_ms
         self._clock = clock
@@ -121,9 +126,27 @@ class SharedPlaces:
         self._runs.changed.set()
 
     @property
+    def can_lend(self) -> int:
+        """How many places are neither filled nor lent; some may be reserved."""
+        return max(0, self._runs.free - self._lent)
+
+    def lend(self, most: int) -> int:
+        """Lend these places, at most `most`. Returns how many."""
+        lent = min(self.can_lend, most)
+        self._lent += lent
+        return lent
+
+    async def end_loan(self, places: int) -> None:
+        """Take back places that were lent, of which some may be filled now."""
+        self._lent -= places
+        self._runs.changed.set()
+        if self._reserved and self._free < 0:
+            await self._end_waits()
+
+    @property
     def _free(self) -> int:
-        """How many places are neither filled nor reserved; less than 0 while some were lent a second time."""
-        return self._runs.free - self._reserved
+        """How many places are not filled, reserved or lent; less than 0 if some are lent that were reserved."""
+        return self._runs.free - self._reserved - self._lent
 
     async def _room(self) -> int:
         """Wait until there are free places, and a moment longer if they are few. Returns how many."""
@@ -180,8 +203,22 @@ class LimitedPlaces(SharedPlaces):
         self._pool.give_back(places)
 
     @property
+    def can_lend(self) -> int:
+        """How many places of the handler and of the pool are neither filled nor lent."""
+        return min(super().can_lend, self._pool.can_lend)
+
+    def lend(self, most: int) -> int:
+        """Lend places of both, at most `most`. Returns how many."""
+        return self._pool.lend(super().lend(most))
+
+    async def end_loan(self, places: int) -> None:
+        """Take back places that were lent, of which some may be filled now."""
+        await super().end_loan(places)
+        await self._pool.end_loan(places)
+
+    @property
     def _free(self) -> int:
-        return self._limited.left - self._reserved
+        return self._limited.left - self._reserved - self._lent
 
     @property
     def block_ms(self) -> int:

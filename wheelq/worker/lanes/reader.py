@@ -151,27 +151,26 @@ class ReadingLane:
     async def turn(self, shard: ServedShard) -> AsyncIterator[int]:
         """Yields how many abandoned deliveries fit: a fair share of the free places; none while the lane stops.
 
-        If no place is free, it queues with the readers, so that a busy shard cannot starve it. A read may leave its
-        reserved places unused, so they are lent a second time.
+        If no place can be lent, it queues with the readers, so that a busy shard cannot starve it.
         """
-        free = self._runs.free
+        places = self.places
         if self.is_stopping or shard not in self._shards:
             yield 0
-        elif free:
-            yield max(1, free // len(self._shards))
-        elif places := await self._queue_up():
-            try:
-                yield 0 if self.is_stopping else places
-            finally:
-                self.places.give_back(places)
-        else:
-            yield 0 if self.is_stopping else max(1, self._runs.free // len(self._shards))
+            return
+        reserved = 0 if places.can_lend else await self._queue_up()
+        share = max(1, places.can_lend // max(1, len(self._shards)))
+        lent = 0 if reserved or self.is_stopping else places.lend(share)
+        try:
+            yield 0 if self.is_stopping else reserved or lent
+        finally:
+            places.give_back(reserved)
+            await places.end_loan(lent)
 
     async def _queue_up(self) -> int:
-        """Returns how many places were reserved; 0 if the free ones are reserved for a read that waits for jobs."""
+        """Returns how many places were reserved; 0 if some can be lent, because a read that waits left them unused."""
         taking = asyncio.ensure_future(self.places.take(waits=False))
         try:
-            while not taking.done() and not self._runs.free:
+            while not taking.done() and not self.places.can_lend:
                 await asyncio.wait([taking], timeout=LEND_S)
             return taking.result() if taking.done() else 0
         finally:
