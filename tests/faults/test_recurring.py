@@ -279,6 +279,22 @@ async def test_a_pause_drops_what_was_missed_before_it(place: Place) -> None:
     assert place.waiting() == {}
 
 
+async def test_a_pause_leaves_an_occurrence_whose_moment_has_come(place: Place) -> None:
+    """It may wait for its topic, and runs when that is resumed, however often the recurring job is paused."""
+    start = place.now_ms - HOUR_MS // 4
+    place.put(start, start_ms=start)
+    await place.maker().step()
+    late = {occurrence_id(NAME, start): start}
+    assert place.waiting() == late
+    with Client(Transport(Address(place.url))) as client:
+        for _ in range(2):
+            assert client.recurring.pause(place.keys.topic, NAME) is RecurringOutcome.PAUSED
+            assert place.waiting() == late
+            assert client.recurring.resume(place.keys.topic, NAME) is RecurringOutcome.RESUMED
+    await place.maker().step()
+    assert place.waiting() == late
+
+
 async def test_a_recurring_job_with_an_unknown_time_zone_does_not_hold_up_the_others(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

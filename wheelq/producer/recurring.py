@@ -120,9 +120,9 @@ class Recurrences:
                 return _Change(RecurringOutcome.NOT_FOUND, None)
             if before.is_paused:
                 return _Change(RecurringOutcome.UNCHANGED, before)
-            last_ms = None if found.is_waiting else before.state.last_ms
-            after = before.changed(last_ms, None, is_paused=True)
-            return _Change(RecurringOutcome.PAUSED, after, found.is_waiting)
+            takes_back = _is_coming(found, before)
+            after = before.changed(None if takes_back else before.state.last_ms, None, is_paused=True)
+            return _Change(RecurringOutcome.PAUSED, after, takes_back)
 
         return (yield from self._change(topic, name, decide))[0]
 
@@ -216,11 +216,16 @@ class Recurrences:
                 return outcome, found, after
 
 
+def _is_coming(found: FoundRecurring, before: StoredRecurring) -> bool:
+    """Whether the last occurrence is a waiting job, and its moment has not come: a change takes it back."""
+    last_ms = before.state.last_ms
+    return found.is_waiting and last_ms is not None and last_ms > found.server_us // 1000
+
+
 def _updated(found: FoundRecurring, before: StoredRecurring, rule: Rule, record: bytes, priority: Priority) -> _Change:
     """Returns the change to another rule, record or priority; a paused job stays paused."""
     now_ms, last_ms = found.server_us // 1000, before.state.last_ms
-    # An occurrence whose moment has come runs as defined before; later ones follow the new definition.
-    takes_back = found.is_waiting and last_ms is not None and last_ms > now_ms
+    takes_back = _is_coming(found, before)
     if rule == before.rule:
         next_ms = last_ms if takes_back else before.state.next_ms
     else:
