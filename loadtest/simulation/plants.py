@@ -205,7 +205,7 @@ PLANTS: Mapping[str, Plant] = {
                 "instants += [now_ms + UNLED_MS] if look.horizon_ms is None else []",
             )
         },
-        first=105,
+        first=163,
         within=1,
         needs="freeze-node",
     ),
