@@ -25,9 +25,9 @@ def _of_keys(seen: Seen) -> dict[Key, list[Promotion]]:
 
 
 def _limits(seen: Seen, topic: str, name: str, begins: float, ends: float) -> list[float]:
-    """Returns the values of a setting that were in force in a span of time; empty if that is not known."""
+    """Returns the values of a setting that may have been in force in a span of time; empty if that is not known."""
     settings = next(one.settings for one in seen.plan.topics if one.name == topic)
-    spans = list(in_force(seen, topic, settings, name))
+    spans = list(in_force(seen, topic, settings, name, perhaps=True))
     return [value for value, (since, until) in spans if since < ends and until > begins]
 
 

@@ -83,14 +83,19 @@ def _limited(seen: Seen, topic: str) -> list[Promotion]:
     return [one for one in seen.ledger.promotions if one.topic == topic and one.id not in asked]
 
 
-def in_force(seen: Seen, topic: str, settings: Mapping[str, Any], name: str) -> Iterator[tuple[float, Span]]:
-    """Yields the values of a setting, each with a time in which it was in force and the server's clock ran on."""
+def in_force(
+    seen: Seen, topic: str, settings: Mapping[str, Any], name: str, *, perhaps: bool = False
+) -> Iterator[tuple[float, Span]]:
+    """Yields the values of a setting, each with a time in which it was in force and the server's clock ran on.
+
+    `perhaps`: the time in which it may have been in force, from when a change was sent until the next one was answered.
+    """
     changes = [one for one in seen.ledger.calls if one.step.kind in CHANGES and name in one.step.args["change"]]
     changes = sorted((one for one in changes if one.topic == topic), key=lambda one: one.sent)
     steps = [since for since, _, _ in seen.ledger.clock[1:]]
     values = [(4.0, float(settings.get(name, 0)))]
-    values += [(one.answered, float(one.step.args["change"][name])) for one in changes]
-    ends = [*(one.sent for one in changes), float("inf")]
+    values += [(one.sent if perhaps else one.answered, float(one.step.args["change"][name])) for one in changes]
+    ends = [*(one.answered if perhaps else one.sent for one in changes), float("inf")]
     has_crossed = any(one.answered > other.sent for one, other in pairwise(changes))
     if has_crossed or seen.ledger.undone or any(one.outcome != "done" for one in changes):
         return
