@@ -34,6 +34,8 @@ DEAD_S = 6.5
 """Seconds within which a dead worker's jobs run again."""
 STOPPING_S = 4.0
 """Seconds that a worker may take to stop."""
+STOPS_S = 12.0
+"""Seconds after which a part that is stopped has ended, while the server answers."""
 NOTICED_S = 12.0
 """Seconds within which a part notices that a connection is dead."""
 
@@ -145,7 +147,8 @@ def restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -
     stage.world.story.tell("FAULT", f"{part.name} is stopped")
     stage.ledger.trouble(kind, part.name, STOPPING_S + seconds, slack=slack)
     process.deliver(part.stop)
-    for _ in range(120):
+    began = stage.world.now
+    while stage.world.now < began + STOPS_S + _silent_s(stage, began):
         yield 0.1
         if not process.is_alive:
             return
@@ -154,10 +157,16 @@ def restart(stage: Stage, part: Part, seconds: float, kind: str, slack: float) -
             break
     else:
         if not process.is_frozen:
-            stage.ledger.problems.append(f"{part.name} does not stop within 12 s")
+            stage.ledger.problems.append(f"{part.name} does not stop within {stage.world.now - began:.0f} s")
     process.kill()
     yield seconds
     stage.fleet.replace(part)
+
+
+def _silent_s(stage: Stage, since: float) -> float:
+    """Returns how many seconds since then the server has answered nothing: a part that stops waits for it."""
+    silences = [one for one in stage.ledger.troubles if one.kind in ("stall", "server-away") and one.over > since]
+    return sum(min(one.over, stage.world.now) - max(one.begins, since) for one in silences)
 
 
 @fault("kill-node", 5, (0.5, 15))
