@@ -6,6 +6,7 @@ while it says goodbye, an outbox that delivers over connections that break.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
 
@@ -25,6 +26,14 @@ def leave_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
         while stage.world.now < until:
             _shake(stage, random, [part.name])
             yield min(random.uniform(0.001, 0.004), until - stage.world.now)
+
+
+@fault("leave-at-work", 1, (2, 12), needs="leaving")
+def leave_at_work(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The worker with most running jobs is stopped."""
+    running = Counter(run.worker for run in stage.ledger.runs if run.ended is None)
+    part = max(stage.fleet.workers, key=lambda part: running[part.name])
+    yield from restart(stage, part, seconds, "restart-worker", DEAD_S)
 
 
 @fault("deliver-shaken", 1, (2, 8), needs="keeping")

@@ -486,7 +486,9 @@ PLANTS: Mapping[str, Plant] = {
                 "has_left = await self._tried(self._hand_back(shard))",
             )
         },
-        by_scenario=True,
+        first=3100046,
+        within=1,
+        needs="leave-at-work",
     ),
 }
 

@@ -6,7 +6,7 @@ from loadtest.simulation.operations import jobs
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.plan import WITH_OUTBOX, Draft
 
-LONG_S = 5.0
+LONG_S = 8.0
 """Longer than a worker that is stopped waits for its handlers."""
 
 
@@ -14,7 +14,7 @@ def _draw_long(draft: Draft) -> Args:
     return {**jobs.drawn_job(draft), "delay": draft.random.choice((0, 0.5, 2.0)), "payload": [LONG_S, 0, "error"]}
 
 
-operation("long-schedule", 40, draw=_draw_long, trait="leaving")(jobs.schedule)
+operation("long-schedule", 60, draw=_draw_long, trait="leaving")(jobs.schedule)
 
 
 def _draw_kept(draft: Draft) -> Args:
