@@ -142,10 +142,10 @@ async def test_no_place_is_lent_twice_and_a_loan_is_a_taken_place(gate: Gate) ->
     await settle()
     assert not waiting.done()
     pool.add([1])
-    await places.end_loan(2)
+    places.end_loan(2)
     assert (await in_time(waiting), places.can_lend) == (1, 1)
     places.give_back(1)
-    await places.end_loan(1)
+    places.end_loan(1)
     assert (places.can_lend, places.spare) == (2, 2)
     gate.let_go(1)
     await idle(pool)
@@ -164,10 +164,12 @@ async def test_a_read_that_reserved_what_a_loan_has_filled_is_ended(gate: Gate) 
     reserved = await places.take(waits=True)
     lent = places.lend(2)
     pool.add([1])
-    await places.end_loan(lent)
+    places.end_loan(lent)
+    await places.end_filled_reads()
     assert (reserved, lent, ended) == (3, 2, [True])
     places.give_back(reserved)
-    await places.end_loan(places.lend(1))
+    places.end_loan(places.lend(1))
+    await places.end_filled_reads()
     assert len(ended) == 1
     gate.let_go(1)
     await idle(pool)
@@ -224,9 +226,9 @@ async def test_what_a_limited_handler_is_lent_the_pool_lends(gate: Gate) -> None
     places = LimitedPlaces(limited, all_places, WorkerSettings(concurrency=3), SystemClock())
     assert [places.lend(3), places.can_lend, all_places.can_lend] == [2, 0, 1]
     assert all_places.lend(3) == 1
-    await places.end_loan(2)
+    places.end_loan(2)
     assert (places.can_lend, all_places.can_lend, places.spare) == (2, 2, 2)
-    await all_places.end_loan(1)
+    all_places.end_loan(1)
 
 
 async def test_a_turn_that_is_given_up_keeps_no_place(gate: Gate) -> None:

@@ -136,10 +136,13 @@ class SharedPlaces:
         self._lent += lent
         return lent
 
-    async def end_loan(self, places: int) -> None:
+    def end_loan(self, places: int) -> None:
         """Take back places that were lent, of which some may be filled now."""
         self._lent -= places
         self._runs.changed.set()
+
+    async def end_filled_reads(self) -> None:
+        """End reads that wait in the server, if some places that they have reserved are filled."""
         if self._reserved and self._free < 0:
             await self._end_waits()
 
@@ -211,10 +214,14 @@ class LimitedPlaces(SharedPlaces):
         """Lend places of both, at most `most`. Returns how many."""
         return self._pool.lend(super().lend(most))
 
-    async def end_loan(self, places: int) -> None:
+    def end_loan(self, places: int) -> None:
         """Take back places that were lent, of which some may be filled now."""
-        await super().end_loan(places)
-        await self._pool.end_loan(places)
+        super().end_loan(places)
+        self._pool.end_loan(places)
+
+    async def end_filled_reads(self) -> None:
+        """End reads of the pool, as there."""
+        await self._pool.end_filled_reads()
 
     @property
     def _free(self) -> int:

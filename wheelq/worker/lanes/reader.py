@@ -164,7 +164,8 @@ class ReadingLane:
             yield 0 if self.is_stopping else reserved or lent
         finally:
             places.give_back(reserved)
-            await places.end_loan(lent)
+            places.end_loan(lent)
+        await places.end_filled_reads()
 
     async def _queue_up(self) -> int:
         """Returns how many places were reserved; 0 if some can be lent, because a read that waits left them unused."""
