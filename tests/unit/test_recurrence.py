@@ -409,9 +409,9 @@ def test_a_rule_is_stored_without_its_defaults_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize(("last", "is_withdrawn"), [("2030-01-01T11:59:59Z", False), ("2030-01-01T12:01:00Z", True)])
-def test_a_change_withdraws_the_waiting_occurrence_unless_its_moment_has_come(last: str, is_withdrawn: bool) -> None:
-    """A job whose moment has come runs as it was defined before."""
+def test_a_change_withdraws_the_waiting_occurrence_unless_it_is_due(last: str, is_withdrawn: bool) -> None:
+    """A job that is due runs as it was defined before."""
     rule, now_ms = Rule(every_ms=MINUTE_MS), ms("2030-01-01T12:00:00Z")
     before = StoredRecurring.new(rule, b"record", ms(last), ms(last) + MINUTE_MS)
     found = FoundRecurring(now_ms * 1000, before, is_waiting=True)
-    assert _updated(found, before, rule, b"another", "normal").takes_back is is_withdrawn
+    assert _updated(found, "tick", before, rule, b"another", "normal").takes_back is is_withdrawn

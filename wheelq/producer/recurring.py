@@ -83,7 +83,7 @@ class Recurrences:
                 )
             if before.says(rule, record, priority):
                 return _Change(RecurringOutcome.UNCHANGED, before)
-            return _updated(found, before, rule, record, priority)
+            return _updated(found, name, before, rule, record, priority)
 
         self._topics.forget(topic)  # the server may have lost it, and no other call would register it soon
         yield from self._topics.register(topic)
@@ -101,7 +101,7 @@ class Recurrences:
             record = before.record if payload is KEEP else self._with_payload(before.record, payload)
             if before.says(rule, record, before.priority):
                 return _Change(RecurringOutcome.UNCHANGED, before)
-            return _updated(found, before, rule, record, before.priority)
+            return _updated(found, name, before, rule, record, before.priority)
 
         return (yield from self._change(topic, name, decide))[0]
 
@@ -120,7 +120,7 @@ class Recurrences:
                 return _Change(RecurringOutcome.NOT_FOUND, None)
             if before.is_paused:
                 return _Change(RecurringOutcome.UNCHANGED, before)
-            takes_back = _is_coming(found, before)
+            takes_back = _takes_back(found, name, before)
             after = before.changed(None if takes_back else before.state.last_ms, None, is_paused=True)
             return _Change(RecurringOutcome.PAUSED, after, takes_back)
 
@@ -216,16 +216,17 @@ class Recurrences:
                 return outcome, found, after
 
 
-def _is_coming(found: FoundRecurring, before: StoredRecurring) -> bool:
-    """Whether the last occurrence is a waiting job, and its moment has not come: a change takes it back."""
-    last_ms = before.state.last_ms
-    return found.is_waiting and last_ms is not None and last_ms > found.server_us // 1000
+def _takes_back(found: FoundRecurring, name: str, before: StoredRecurring) -> bool:
+    """Whether a change takes back the last occurrence: only if it waits and is not due, else it runs as defined."""
+    return found.is_waiting and before.is_ahead(name, found.server_us // 1000)
 
 
-def _updated(found: FoundRecurring, before: StoredRecurring, rule: Rule, record: bytes, priority: Priority) -> _Change:
+def _updated(
+    found: FoundRecurring, name: str, before: StoredRecurring, rule: Rule, record: bytes, priority: Priority
+) -> _Change:
     """Returns the change to another rule, record or priority; a paused job stays paused."""
     now_ms, last_ms = found.server_us // 1000, before.state.last_ms
-    takes_back = _is_coming(found, before)
+    takes_back = _takes_back(found, name, before)
     if rule == before.rule:
         next_ms = last_ms if takes_back else before.state.next_ms
     else:

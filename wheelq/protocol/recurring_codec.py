@@ -106,9 +106,14 @@ class StoredRecurring:
         if self.is_paused:
             return None
         last_ms = self.state.last_ms
-        if last_ms is not None and self.rule.due_ms(name, last_ms) > now_ms:
+        if last_ms is not None and self.is_ahead(name, now_ms):
             return self.rule.due_ms(name, last_ms)
         return self.look_ms(name)
+
+    def is_ahead(self, name: str, now_ms: int) -> bool:
+        """Whether the last occurrence that was made is not due yet."""
+        last_ms = self.state.last_ms
+        return last_ms is not None and self.rule.due_ms(name, last_ms) > now_ms
 
     def look_ms(self, name: str) -> int | None:
         """When the next occurrence to make is due; None if there is none."""
