@@ -27,6 +27,8 @@ def followed(seen: Seen) -> Iterator[str]:
         runs = [run for run in seen.jobs[some[0].run.topic, some[0].run.id].runs if run.entry == some[0].run.entry]
         if any(run.outcome != "done" for run in runs) or seen.ledger.undone:
             continue  # which of the runs was acknowledged is not known, or is forgotten
+        if (topic, id) in seen.ledger.dead and len(seen.ledger.clock) > 1:
+            continue  # its topic was full for longer than a follower waits, because the clock was set back
         if not seen.jobs[topic, id].promotions:
             yield f"{topic}/{id} was never made, and its predecessor {some[0].run.topic}/{some[0].run.id} is done"
 
