@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,22 @@ def test_refused_lines_are_told_by_number_and_the_others_are_scheduled(url: str,
     for number, (told, reason) in enumerate(zip(answer.err.splitlines(), REFUSED.values(), strict=True), 1):
         assert told.startswith(f"line {2 * number}: {reason}")
     assert waiting(url, topic) == count
+
+
+def test_lines_of_a_program_that_goes_on_writing_are_scheduled_at_once(url: str, topic: str) -> None:
+    def has_jobs(number: int) -> bool:
+        return waiting(url, topic) == number
+
+    command = [sys.executable, "-m", "wheelq", "import", "-", "--topic", topic, "--url", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdin
+        for number in (1, 2):
+            running.stdin.write('{"delay": "1h"}\n{"delay"')
+            running.stdin.flush()
+            assert eventually(partial(has_jobs, number))
+            running.stdin.write(': "soon"}\n' if number == 1 else ': "2h"}')
+        said, _ = running.communicate()
+    assert said == "stdin: 3 scheduled, 0 already existed, 1 line refused\n"
 
 
 def test_a_line_without_a_topic_is_refused(url: str) -> None:

@@ -1,6 +1,8 @@
 """import: schedules the jobs in a file of JSON lines, or on standard input.
 
-lines ──▶ chunks of 5,000 ──by topic──▶ schedule_many (500 per round trip)
+lines ──▶ chunks of up to 1 MB ──by topic──▶ schedule_many (500 per round trip)
+
+A chunk is what can be read at once: another program may write a line now and then, and its job is not to wait.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from hashlib import blake2b
-from itertools import islice
+from io import BufferedReader
+from itertools import count
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -29,8 +32,8 @@ from wheelq.model.checks import check_topic
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import JobSpec
 
-CHUNK = 5_000
-"""Lines at a time: enough for round trips that overlap, and few enough for any memory."""
+CHUNK_BYTES = 1_000_000
+"""Read at a time: enough for round trips that overlap, and few enough for any memory."""
 FIELDS = ("topic", *(item.name for item in fields(JobSpec) if item.name != "max_wait"))
 
 
@@ -58,12 +61,12 @@ def import_jobs(
     tally: Counter[str] = Counter()
     with session.client() as client, _opened(path) as source, bar:
         task = bar.add_task(name, total=path.stat().st_size if path else None)
-        lines = enumerate(source, 1)
+        numbers = count(1)
         try:
-            while chunk := list(islice(lines, CHUNK)):
+            for chunk in _chunks(source):
                 jobs: defaultdict[str, list[tuple[int, JobSpec]]] = defaultdict(list)
                 refused = []
-                for number, text in chunk:
+                for text, number in zip(chunk, numbers, strict=False):
                     try:
                         if text.strip():
                             its_topic, spec = _job(name, number, text, topic, delay)
@@ -76,7 +79,7 @@ def import_jobs(
                     said = one_line(f"line {number}: {why}")
                     console.print(said, style="yellow", markup=False, soft_wrap=True)
                 tally["refused"] += len(refused)
-                bar.advance(task, sum(len(text) for _, text in chunk))
+                bar.advance(task, sum(map(len, chunk)))
         except (ServerError, KeyboardInterrupt):
             done = counted(tally.total(), "line is", "lines are")
             console.print(f"{name}: {done} done; run the same command again to continue", markup=False)
@@ -90,11 +93,22 @@ def import_jobs(
         raise typer.Exit(UNUSABLE)
 
 
-def _opened(path: Path | None) -> AbstractContextManager[IO[bytes]]:
+def _opened(path: Path | None) -> AbstractContextManager[BufferedReader]:
     try:
-        return path.open("rb") if path else nullcontext(sys.stdin.buffer)
+        return path.open("rb") if path else nullcontext(cast("BufferedReader", sys.stdin.buffer))
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _chunks(source: BufferedReader) -> Iterator[list[bytes]]:
+    """Yields whole lines, as soon as there are some."""
+    rest = b""
+    while data := source.read1(CHUNK_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line + b"\n" for line in lines]
+    if rest:
+        yield [rest]
 
 
 def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | None) -> tuple[str, JobSpec]:
