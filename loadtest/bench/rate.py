@@ -2,8 +2,9 @@
 
 Each job has a due time of its own, and is scheduled before the measurement begins. The floor is one EVALSHA that does
 nothing, awaited by redis-py on uvloop at the same rate, each at its own moment; its processor time is that of client
-and server. Jobs and floor are measured in turns, because on a machine that others use both take more time: only their
-ratio can be compared between machines.
+and server. The floor of a start is an entry that one process writes and another waits for: see `soonest`. Jobs and
+floor are measured in turns, because on a machine that others use both take more time: only their ratio can be compared
+between machines.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from loadtest.bench.bare import Keys, connect, connect_async, cpu_s
 from loadtest.bench.figures import Figure, Outcome, Target, percentile
 from loadtest.bench.floor import NOTHING, NOTHING_ARGV
 from loadtest.bench.parts import SPAWN
+from loadtest.bench.soonest import soonest
 from loadtest.bench.stage import Play, Stage, due_apart
 from wheelq import JobSpec
 
@@ -70,14 +72,21 @@ class Cost:
 def rate(stage: Stage) -> Outcome:
     """Jobs at each of the rates, in rounds."""
     costs: dict[int, list[Cost]] = {}
-    with Play(stage, "rate") as play, connect(stage.url) as client, ProcessPoolExecutor(1, mp_context=SPAWN) as bare:
+    starts_ms: dict[int, list[float]] = {}
+    with (
+        Play(stage, "rate") as play,
+        connect(stage.url) as client,
+        ProcessPoolExecutor(1, mp_context=SPAWN) as bare,
+        soonest(stage.url) as start,
+    ):
         play.warm_up()
         for per_s in stage.sizes.rates:
             for _ in range(stage.sizes.rounds):
+                starts_ms.setdefault(per_s, []).append(start.p50_ms(stage.sizes.rate_s, per_s))
                 bare_us = bare_us_at(client, bare, stage.url, stage.sizes.rate_s, per_s)
                 costs.setdefault(per_s, []).append(one_round(play, stage.sizes.rate_s, per_s, bare_us))
         runs = play.finish()
-        figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds)]
+        figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds, starts_ms[per_s])]
         points = [{"per_s": per_s, **Cost.middle(rounds).as_dict()} for per_s, rounds in costs.items()]
         return Outcome("rate", figures, len(play.promised), play.wrong(runs), points)
 
@@ -115,7 +124,7 @@ def _used(play: Play) -> tuple[float, float, float, int]:
     return play.server_cpu_s(), play.scheduler.cpu_s(), play.worker.cpu_s(), play.server_calls()
 
 
-def _figures(per_s: int, rounds: list[Cost]) -> list[Figure]:
+def _figures(per_s: int, rounds: list[Cost], starts_ms: list[float]) -> list[Figure]:
     at = f"{per_s:,}/s"
     times, p50_ms, p99_ms = TARGETS.get(per_s, (None, None, None))
     return [
@@ -126,7 +135,12 @@ def _figures(per_s: int, rounds: list[Cost]) -> list[Figure]:
         Figure.of(f"{at}: scheduler", [one.scheduler_us for one in rounds], "µs"),
         Figure.of(f"{at}: worker", [one.worker_us for one in rounds], "µs"),
         Figure.of(f"{at}: calls a job", [one.calls for one in rounds], "×"),
-        Figure.of(f"{at}: start, p50", [one.p50_ms for one in rounds], "ms", Target(at_most=p50_ms)),
+        Figure.beside(
+            f"{at}: start, p50",
+            [(one.p50_ms, soonest_ms) for one, soonest_ms in zip(rounds, starts_ms, strict=True)],
+            "ms",
+            Target(at_most=p50_ms),
+        ),
         Figure.of(f"{at}: start, p99", [one.p99_ms for one in rounds], "ms", Target(at_most=p99_ms)),
     ]
 
