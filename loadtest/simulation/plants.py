@@ -404,7 +404,7 @@ PLANTS: Mapping[str, Plant] = {
                 "  end"
             ),
         },
-        first=8,
+        first=21,
         within=1,
         needs="bundle",
     ),
