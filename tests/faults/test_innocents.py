@@ -29,7 +29,7 @@ from wheelq.worker.ordered.deliveries import OrderedDeliveries
 
 SETTINGS = WorkerSettings()
 JOBS = 20
-ABANDONED_MS, MAX_DELIVERIES = 700, 4
+ABANDONED_MS, MAX_DELIVERIES = 1_500, 4
 
 
 async def life(transport: AsyncTransport, shard: ServedShard, name: str, before: str) -> list[Delivery]:
