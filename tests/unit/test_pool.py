@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
@@ -87,11 +87,11 @@ async def test_free_counts_what_is_queued_as_taken(gate: Gate) -> None:
     assert pool.free == 3
 
 
-def shared(pool: Pool[int], concurrency: int) -> SharedPlaces:
+async def end_none() -> None: ...
+
+
+def shared(pool: Pool[int], concurrency: int, end_waits: Callable[[], Awaitable[None]] = end_none) -> SharedPlaces:
     """The places of a pool, for a single reader."""
-
-    async def end_waits() -> None: ...
-
     places = SharedPlaces(pool, WorkerSettings(concurrency=concurrency), SystemClock(), end_waits)
     places.share(1, 100)
     return places
@@ -159,8 +159,7 @@ async def test_a_read_that_reserved_what_a_loan_has_filled_is_ended(gate: Gate) 
     async def end_waits() -> None:
         ended.append(True)
 
-    places = SharedPlaces(pool, WorkerSettings(concurrency=3), SystemClock(), end_waits)
-    places.share(1, 100)
+    places = shared(pool, 3, end_waits)
     reserved = await places.take(waits=True)
     lent = places.lend(2)
     pool.add([1])
@@ -168,9 +167,12 @@ async def test_a_read_that_reserved_what_a_loan_has_filled_is_ended(gate: Gate) 
     await places.end_filled_reads()
     assert (reserved, lent, ended) == (3, 2, [True])
     places.give_back(reserved)
+    reserved, lent = await places.take(waits=True), places.lend(1)
     places.end_loan(places.lend(1))
     await places.end_filled_reads()
-    assert len(ended) == 1
+    assert (reserved, lent, len(ended)) == (2, 1, 1), "nothing was filled, though another call has a loan"
+    places.end_loan(lent)
+    places.give_back(reserved)
     gate.let_go(1)
     await idle(pool)
 

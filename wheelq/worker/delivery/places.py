@@ -12,7 +12,7 @@ Ordered lanes start their deliveries in places of the same pool that are neither
 none takes its turn with the readers: a read that waits in the server is ended then, and the next ones do not wait.
 
 A call that takes over abandoned deliveries is lent places that are not filled, also reserved ones, because a read may
-leave them unused. No two calls are lent the same. If the reads have reserved more than the call has left free, those
+leave them unused. No two calls are lent the same place. If a call has filled places that reads have reserved, the reads
 that wait in the server are ended.
 
 `LimitedPlaces` are those of a handler with a limit of its own. Its lane waits first until the handler is below its
@@ -143,7 +143,7 @@ class SharedPlaces:
 
     async def end_filled_reads(self) -> None:
         """End reads that wait in the server, if some places that they have reserved are filled."""
-        if self._reserved and self._free < 0:
+        if self._reserved > self._runs.free:
             await self._end_waits()
 
     @property
