@@ -295,26 +295,27 @@ async def test_a_pause_leaves_an_occurrence_that_is_due(place: Place) -> None:
     assert place.waiting() == late
 
 
-async def test_an_occurrence_that_jitter_puts_off_is_taken_back_although_its_moment_has_come(place: Place) -> None:
+@pytest.mark.parametrize("change", [{}, {"missed": "skip"}, None], ids=["payload", "rule", "pause"])
+async def test_an_occurrence_that_jitter_puts_off_is_left_out_only_by_a_pause(
+    place: Place, change: dict[str, Any] | None
+) -> None:
+    """Its moment has come. With another payload it is made again, and a new rule would not make it."""
     jitter = Rule(every_ms=HOUR_MS, jitter_ms=HOUR_MS // 2)
     soon = range(place.now_ms + 5_000, place.now_ms + 9_000)
     start = next(n for n in range(place.now_ms - HOUR_MS // 2, place.now_ms) if jitter.due_ms(NAME, n) in soon)
     place.put(start, start_ms=start, jitter_ms=jitter.jitter_ms)
-    coming = {occurrence_id(NAME, start): jitter.due_ms(NAME, start)}
+    coming, rule = {occurrence_id(NAME, start): jitter.due_ms(NAME, start)}, {"every": 3_600, "jitter": 1_800}
+    await place.maker().step()
+    assert place.waiting() == coming
     with Client(Transport(Address(place.url))) as client:
-
-        def put(payload: str) -> RecurringOutcome:
-            rule = {"every": HOUR_MS / 1000, "start": from_ms(start), "jitter": HOUR_MS / 2000}
-            return client.recurring.put(place.keys.topic, NAME, payload, **rule).outcome
-
-        await place.maker().step()
-        assert place.waiting() == coming
-        assert put("new") is RecurringOutcome.UPDATED
-        assert place.waiting() == {}
-        await place.maker().step()
-        assert place.waiting() == coming
-        assert client.recurring.pause(place.keys.topic, NAME) is RecurringOutcome.PAUSED
-    assert place.waiting() == {}
+        if change is None:
+            assert client.recurring.pause(place.keys.topic, NAME) is RecurringOutcome.PAUSED
+            coming = {}
+        else:
+            client.recurring.put(place.keys.topic, NAME, "new", start=from_ms(start), **rule, **change)
+            assert place.waiting() == (coming if change else {})
+    await place.maker().step()
+    assert place.waiting() == coming
 
 
 async def test_a_recurring_job_with_an_unknown_time_zone_does_not_hold_up_the_others(

@@ -230,6 +230,7 @@ def _updated(
     if rule == before.rule:
         next_ms = last_ms if takes_back else before.state.next_ms
     else:
+        takes_back &= last_ms is not None and last_ms > now_ms  # one that only jitter puts off stays
         next_ms = rule.next(now_ms if takes_back else max(now_ms, last_ms or 0))
     kept_ms, coming_ms = None if takes_back else last_ms, None if before.is_paused else next_ms
     after = StoredRecurring.new(rule, record, kept_ms, coming_ms, priority, before.is_paused)
