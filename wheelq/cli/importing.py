@@ -102,13 +102,15 @@ def _opened(path: Path | None) -> AbstractContextManager[BufferedReader]:
 
 def _chunks(source: BufferedReader) -> Iterator[list[bytes]]:
     """Yields whole lines, as soon as there are some."""
-    rest = b""
+    rest: list[bytes] = []
     while data := source.read1(CHUNK_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, last = data.split(b"\n")
         if lines:
+            lines[0], rest = b"".join((*rest, lines[0])), []
             yield [line + b"\n" for line in lines]
-    if rest:
-        yield [rest]
+        rest.append(last)
+    if text := b"".join(rest):
+        yield [text]
 
 
 def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | None) -> tuple[str, JobSpec]:
