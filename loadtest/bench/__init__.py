@@ -10,5 +10,5 @@ payload    larger payloads                              growth     more waiting 
 network    a server that is 1 ms away                   shares     several workers side by side
 shards     one topic of many shards                     killed     a worker with many topics is killed
 machine    the machine and the versions                 plots      the figures as SVG
-floor      Redis and redis-py alone: bare, chain
+floor      Redis and redis-py alone: bare, chain        soonest    how soon a job could start
 """

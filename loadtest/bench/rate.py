@@ -72,21 +72,21 @@ class Cost:
 def rate(stage: Stage) -> Outcome:
     """Jobs at each of the rates, in rounds."""
     costs: dict[int, list[Cost]] = {}
-    starts_ms: dict[int, list[float]] = {}
+    soonest_ms: dict[int, list[float]] = {}
     with (
         Play(stage, "rate") as play,
         connect(stage.url) as client,
         ProcessPoolExecutor(1, mp_context=SPAWN) as bare,
-        soonest(stage.url) as start,
+        soonest(stage.url) as bare_starts,
     ):
         play.warm_up()
         for per_s in stage.sizes.rates:
             for _ in range(stage.sizes.rounds):
-                starts_ms.setdefault(per_s, []).append(start.p50_ms(stage.sizes.rate_s, per_s))
+                soonest_ms.setdefault(per_s, []).append(bare_starts.p50_ms(stage.sizes.rate_s, per_s))
                 bare_us = bare_us_at(client, bare, stage.url, stage.sizes.rate_s, per_s)
                 costs.setdefault(per_s, []).append(one_round(play, stage.sizes.rate_s, per_s, bare_us))
         runs = play.finish()
-        figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds, starts_ms[per_s])]
+        figures = [figure for per_s, rounds in costs.items() for figure in _figures(per_s, rounds, soonest_ms[per_s])]
         points = [{"per_s": per_s, **Cost.middle(rounds).as_dict()} for per_s, rounds in costs.items()]
         return Outcome("rate", figures, len(play.promised), play.wrong(runs), points)
 
@@ -124,7 +124,7 @@ def _used(play: Play) -> tuple[float, float, float, int]:
     return play.server_cpu_s(), play.scheduler.cpu_s(), play.worker.cpu_s(), play.server_calls()
 
 
-def _figures(per_s: int, rounds: list[Cost], starts_ms: list[float]) -> list[Figure]:
+def _figures(per_s: int, rounds: list[Cost], soonest_ms: list[float]) -> list[Figure]:
     at = f"{per_s:,}/s"
     times, p50_ms, p99_ms = TARGETS.get(per_s, (None, None, None))
     return [
@@ -137,7 +137,7 @@ def _figures(per_s: int, rounds: list[Cost], starts_ms: list[float]) -> list[Fig
         Figure.of(f"{at}: calls a job", [one.calls for one in rounds], "×"),
         Figure.beside(
             f"{at}: start, p50",
-            [(one.p50_ms, soonest_ms) for one, soonest_ms in zip(rounds, starts_ms, strict=True)],
+            [(one.p50_ms, floor_ms) for one, floor_ms in zip(rounds, soonest_ms, strict=True)],
             "ms",
             Target(at_most=p50_ms),
         ),

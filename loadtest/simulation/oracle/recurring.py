@@ -30,7 +30,8 @@ def recurring(seen: Seen) -> Iterator[str]:
         for moment, times in sorted(found.items()):
             if moment not in _moments(step, int(moment), int(moment) + 1):
                 yield f"{name} occurred at {moment:.3f}, which is no moment of {step}"
-            comes_again = step.args.get("pause") and len(seen.ledger.clock) > 1  # set back, and what ran was forgotten
+            # A pause forgets which occurrence was the last, so those after a step of the clock may be made again.
+            comes_again = step.args.get("pause") and len(seen.ledger.clock) > 1
             if times > 1 and not seen.ledger.undone and not comes_again:
                 yield f"{name} of {moment:.0f} was promoted {times} times"
         for one in made:
