@@ -31,10 +31,15 @@ class Counted(AsyncTransport):
 
     listened = 0
     may_subscribe: asyncio.Event
+    may_answer: asyncio.Event
+    """To a reader that listens."""
 
     async def send(self, call: Call[T]) -> T:
         Counted.listened += call.name == "XREAD"
-        return await super().send(call)
+        answer = await super().send(call)
+        if call.name == "XREAD":
+            await Counted.may_answer.wait()
+        return answer
 
     def spare(self) -> Counted:
         return Counted(self._address)
@@ -84,6 +89,8 @@ def show(private_server: Callable[..., EmbeddedServer], monkeypatch: pytest.Monk
     monkeypatch.setattr(news, "CHECK_EVERY", 3_600.0)
     Counted.listened, Counted.may_subscribe = 0, asyncio.Event()
     Counted.may_subscribe.set()
+    Counted.may_answer = asyncio.Event()
+    Counted.may_answer.set()
     return Show(private_server(appendonly=False))
 
 
@@ -151,6 +158,22 @@ async def test_entries_that_come_while_no_hints_are_heard_are_found(show: Show) 
             await show.hears()
             await client.schedule("c", delay=0, key="after")
             await show.has_run("c", "after")
+
+
+async def test_entries_that_came_before_hints_are_heard_are_no_reason_to_distrust_them(show: Show) -> None:
+    """The answer to the listening call that found them comes when hints are heard already."""
+    Counted.may_subscribe.clear()
+    Counted.may_answer.clear()
+    async with AsyncClient.connect(show.url, ONE_SHARD) as client, running(show.worker):
+        for topic in TOPICS:
+            await client.configure(topic)
+        await until(lambda: Counted.listened > 0)
+        await client.schedule("b", delay=0, key="early")
+        Counted.may_subscribe.set()
+        await until(lambda: show.worker._parts.news.era > 0)
+        Counted.may_answer.set()
+        await show.has_run("b", "early")
+        assert not show.hearing._missing
 
 
 async def test_after_an_entry_without_a_hint_hints_are_not_relied_on(

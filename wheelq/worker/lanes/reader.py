@@ -414,15 +414,15 @@ class Reader:
             await clock.sleep(too_soon)
             if self._backlog.unread(1):  # a shard was added meanwhile
                 return
+        era = self._parts.news.era
         if patience is None:
             came = await self._listen_to_all(self._block_ms)
-            if len(self.shards) > MANY:
+            if len(self.shards) > MANY and era == self._parts.news.era:  # else some came before hints were heard
                 self.hearing.found(clock.monotonic(), came)
         elif patience > 0:
             await clock.wait(self.hearing.told, min(patience, self._block_ms / 1000))
             self._backlog.came(self.hearing.take())
         else:
-            era = self._parts.news.era
             self.hearing.checked(clock.monotonic(), era, await self._listen_to_all(CHECK_MS))
         self._listened_at = clock.monotonic()
 
