@@ -87,7 +87,7 @@ class Stage:
         parts = ShardParts(of_node, self.keys, Topic())
         self.server = parts.server
         self.shard = Shard(parts, role)
-        self._promoting = asyncio.create_task(of_node.promoter.run())
+        self._of_node = [asyncio.create_task(part.run()) for part in (of_node.promoter, of_node.lookout)]
 
     def schedule(self, jobs: int, first_ms: int, apart_ms: int = 0) -> list[str]:
         """Jobs that wait, also those that are due."""
@@ -114,8 +114,9 @@ class Stage:
             await asyncio.sleep(min(await self.shard.step(), 0.01))
 
     async def close(self) -> None:
-        self._promoting.cancel()
-        await asyncio.wait([self._promoting])
+        for task in self._of_node:
+            task.cancel()
+        await asyncio.wait(self._of_node)
         await self.transport.close()
         self.plain.close()
 

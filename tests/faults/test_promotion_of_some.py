@@ -50,11 +50,12 @@ class Node:
         name: str = "node",
         keys: Sequence[ShardKeys] | None = None,
         lease_ms: int = 9_000,
+        sweep_ms: int = 60_000,
     ) -> None:
         self.plain = Transport(Address(url))
         self.transport = AsyncWith(url, *faults)
-        # No sweep finds in time what promotions forget.
-        settings = SchedulerSettings(sweep_ms=60_000, gather_ms=5, lease_ms=lease_ms)
+        # No sweep finds in time what promotions forget, and no lookout runs.
+        settings = SchedulerSettings(sweep_ms=sweep_ms, gather_ms=5, lease_ms=lease_ms)
         parts = NodeParts(self.transport, Keys(), clock := SystemClock(), settings, name, "run:1")
         parts.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         self.keys = keys or [Keys().shard(topic, n) for n in range(SHARDS)]
@@ -252,8 +253,8 @@ async def test_a_paused_shard_is_not_promoted_with_the_others(url: str, topic: s
 
 
 async def test_a_promotion_tells_of_a_job_whose_hint_was_lost(url: str, topic: str, raw: redis.Redis) -> None:
-    """It is promoted when it is due, and not by the next sweep, renewal or empty wheel: after all others."""
-    node, look = Node(url, topic, lease_ms=600_000), Look(raw, topic, SHARDS)
+    """Some promotions look, at half of the beat: it does not wait for the next sweep, renewal or empty wheel."""
+    node, look = Node(url, topic, lease_ms=600_000, sweep_ms=200), Look(raw, topic, SHARDS)
     node.schedule(200)
     node.start()
     try:

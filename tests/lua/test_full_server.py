@@ -10,6 +10,7 @@ from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import NotLeader, ServerFull
 from wheelq.protocol.calls import heartbeats, leader, outgoing, producer, registry, state, worker
+from wheelq.protocol.calls.leader import ToPromote
 from wheelq.protocol.calls.outgoing import Follower
 from wheelq.protocol.calls.state import Concluded
 from wheelq.protocol.keys import MEMBER_SEPARATOR, Keys
@@ -115,7 +116,7 @@ def test_due_jobs_of_many_shards_are_promoted_also_if_the_first_has_another_lead
     overdue(shard, "a", "b")
     other = Keys().shard(shard.keys.topic, 1)
     fill(shard)
-    named = [(other, token, ["c"]), (shard.keys, token, ["a", "b"])]
+    named = [ToPromote(other, token, ["c"]), ToPromote(shard.keys, token, ["a", "b"])]
     first, second = shard.send(leader.promote_some(named, LEASE_MS))
     assert isinstance(first, NotLeader)
     assert isinstance(second, leader.Promoted)

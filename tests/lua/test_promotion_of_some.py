@@ -9,7 +9,7 @@ import pytest
 from tests.lua.shard import HOUR_MS, LEASE_MS, RECORD, Shard, entry
 from wheelq.errors import NotLeader, Refused
 from wheelq.protocol.calls import leader
-from wheelq.protocol.calls.leader import Promoted
+from wheelq.protocol.calls.leader import Promoted, ToPromote
 
 Shards = tuple[Shard, Shard, Shard]
 
@@ -34,7 +34,7 @@ def token_of(shard: Shard) -> str:
 def promote(shards: Shards, *tokens: str) -> list[int | str]:
     """How many jobs each shard promoted, or what is wrong there."""
     tokens = tokens or tuple(map(token_of, shards))
-    named = [(shard.keys, token, ["a", "b", "c"]) for shard, token in zip(shards, tokens, strict=True)]
+    named = [ToPromote(shard.keys, token, ["a", "b", "c"]) for shard, token in zip(shards, tokens, strict=True)]
     answers = shards[0].send(leader.promote_some(named, LEASE_MS))
     return [one.promoted if isinstance(one, Promoted) else str(one) for one in answers]
 
@@ -45,7 +45,7 @@ def waiting(shard: Shard) -> list[bytes]:
 
 def test_each_shard_promotes_its_own_jobs_and_says_what_waits(shards: Shards) -> None:
     before = [shard.snapshot() for shard in shards]
-    named = [(shard.keys, token_of(shard), ["a", "b", "c", "no such"]) for shard in shards]
+    named = [ToPromote(shard.keys, token_of(shard), ["a", "b", "c", "no such"]) for shard in shards]
     answers = shards[0].send(leader.promote_some(named, LEASE_MS))
     for shard, was, answer in zip(shards, before, answers, strict=True):
         due_ms = was["delayed"]["c"]
@@ -61,16 +61,26 @@ def test_each_shard_promotes_its_own_jobs_and_says_what_waits(shards: Shards) ->
 def test_its_answer_is_that_of_a_call_for_one_shard(shards: Shards) -> None:
     first, second, _ = shards
     alone = first.send(leader.promote(first.keys, token_of(first), LEASE_MS, ["a", "b", "c"]))
-    [answer] = second.send(leader.promote_some([(second.keys, token_of(second), ["a", "b", "c"])], LEASE_MS))
+    [answer] = second.send(leader.promote_some([ToPromote(second.keys, token_of(second), ["a", "b", "c"])], LEASE_MS))
     assert isinstance(answer, Promoted)
     assert (answer.promoted, [member for member, _ in answer.waiting]) == (alone.promoted, ["c"])
+
+
+def test_a_lease_is_prolonged_and_the_first_job_looked_for_only_if_asked(shards: Shards) -> None:
+    for shard in shards:
+        shard.redis.pexpire(shard.keys.lease, 5_000)
+    named = [ToPromote(shard.keys, token_of(shard), ["a"], renews=shard is shards[1]) for shard in shards]
+    answers = shards[0].send(leader.promote_some(named, LEASE_MS))
+    told = [(one.promoted, one.has_renewed, one.first_due_ms) for one in answers if isinstance(one, Promoted)]
+    assert told == [(1, False, None), (1, True, 2), (1, False, None)]
+    assert [int(shard.redis.pttl(shard.keys.lease)) > 5_000 for shard in shards] == [False, True, False]
 
 
 def test_a_lease_that_is_lost_stops_only_its_own_shard(shards: Shards) -> None:
     tokens = [token_of(shard) for shard in shards]
     shards[1].redis.set(shards[1].keys.lease, "another:5:run:1")
     before = shards[1].snapshot()
-    named = [(shard.keys, token, ["a", "b"]) for shard, token in zip(shards, tokens, strict=True)]
+    named = [ToPromote(shard.keys, token, ["a", "b"]) for shard, token in zip(shards, tokens, strict=True)]
     first, second, third = shards[0].send(leader.promote_some(named, LEASE_MS))
     assert isinstance(first, Promoted)
     assert isinstance(second, NotLeader)
@@ -131,7 +141,7 @@ def test_a_user_without_rights_for_one_shard_is_refused_as_a_whole_or_there(shar
     )
     partly = Shard(url.replace("://", "://partly:any@"), shards[0].keys.topic)
     try:
-        named = [(shard.keys, token_of(shard), ["a", "b"]) for shard in shards]
+        named = [ToPromote(shard.keys, token_of(shard), ["a", "b"]) for shard in shards]
         before = shards[2].snapshot()
         try:
             answers = partly.send(leader.promote_some(named, LEASE_MS))

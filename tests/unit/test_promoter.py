@@ -36,7 +36,7 @@ class Lines:
 
     async def send(self, call: Call[Any]) -> Any:
         shards = len(call.keys) // 7
-        about = 2 if shards == 1 else 1 + 2 * shards  # arguments that are not members
+        about = 2 if shards == 1 else 3 * shards  # arguments that are not members
         self.sent.append((shards, len(call.args) - about))
         answers = self.answer(shards)
         if asyncio.iscoroutine(answers):
@@ -59,7 +59,9 @@ class One:
         self.answers: list[Answer] = []
 
     def take(self, now: float) -> Taken | None:
-        return Taken(self, "token", [f"id-{n}" for n in range(self.due)]) if self.due else None
+        return Taken(self, "token", [f"id-{n}" for n in range(self.due)], renews=True) if self.due else None
+
+    def wake(self) -> None: ...
 
     def answered(self, asked_at: float, taken: Taken, answer: Answer) -> None:
         assert taken.shard is self

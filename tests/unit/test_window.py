@@ -54,15 +54,36 @@ def test_it_covers_what_will_not_be_read_again(window: Window) -> None:
 
 def test_a_job_that_rings_from_within_the_window_is_taken(window: Window) -> None:
     window.opened(opened(NOW + 60_000), held=0)
-    assert window.takes(NOW + 2_000, NOW)
+    assert window.takes(NOW + 4_000, NOW, held=0)
     assert window.open_at == NOW + 59_000
 
 
-def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back(window: Window) -> None:
-    """Else every job before the far horizon would send a hint and be held."""
+@pytest.mark.parametrize(("held", "ahead_ms"), [(0, 4_001), (33, 2_001)])
+def test_a_job_that_rings_from_beyond_it_brings_the_horizon_back(window: Window, held: int, ahead_ms: int) -> None:
+    """Else every job before the far horizon would send a hint and be held; when many do, the window is short again."""
     window.opened(opened(NOW + 60_000), held=0)
-    assert not window.takes(NOW + 2_001, NOW)
+    assert not window.takes(NOW + ahead_ms, NOW, held)
     assert window.open_at == NOW
+
+
+def test_a_window_with_few_jobs_becomes_longer_up_to_eight_times_and_one_with_many_is_short_at_once(
+    window: Window,
+) -> None:
+    lengths = []
+    held_and_partial = [
+        (5, False),
+        (16, False),
+        (0, False),
+        (1, False),
+        (17, False),
+        (33, False),
+        (2, False),
+        (2, True),
+    ]
+    for held, partial in held_and_partial:
+        window.opened(opened(NOW + 2_000, partial=partial), held)
+        lengths.append(window.length_ms)
+    assert lengths == [4_000, 8_000, 16_000, 16_000, 16_000, 2_000, 4_000, 2_000]
 
 
 def test_loaded_jobs_can_be_forgotten(window: Window) -> None:
@@ -88,7 +109,7 @@ def test_it_never_sleeps_past_its_horizon(answers: list[tuple[int, bool, int, in
 def test_a_job_that_rings_while_the_window_is_opened_has_it_opened_once_more(window: Window) -> None:
     """It may have been scheduled behind the opening, and before the new horizon: the answer does not have it."""
     window.opening()
-    assert not window.takes(NOW + 30_000, NOW)
+    assert not window.takes(NOW + 30_000, NOW, held=0)
     window.opened(opened(NOW + 60_000), held=0)
     assert window.open_at == NOW
     window.opening()

@@ -1,11 +1,12 @@
 """`Leader`: the work of a shard's lease holder. `act()` does the work that is due and returns when to act again.
 
     ids are due      the node's `promoter` takes them; a herd, and the jobs of a topic with limits: sweep
-    beat             look whether a job is waiting that is not known, which makes every lost hint harmless; a promotion
-                     whose answer names no such job puts it off. A topic with limits sweeps at this beat
+    beat             the node's `lookout` looks whether a job is waiting that is not known, which makes every lost hint
+                     harmless; a promotion whose answer names no such job puts it off. A topic with limits sweeps at
+                     this beat
     window           move the horizon forward, put the loaded ids into the wheel
     retention over   tidy the shard, if it keeps anything; together with the window
-    lease            renew it, unless there is nothing to do before it ends; together with the look
+    lease            renew it, unless there is nothing to do before it ends; together with a look
 
 **Failures only cause lateness.** Ids taken from the wheel are hints: if a promotion fails, they are dropped, and a
 sweep at once finds the jobs in the sorted set. A call that was answered "not the leader" changed nothing.
@@ -17,8 +18,10 @@ sweep at once finds the jobs in the sorted set. A call that was answered "not th
          │  in the wheel, or     │  only in the sorted set
          │  hinted when scheduled│
 
-While jobs are near, the horizon is `window_ms` ahead, and moves forward when half of that has passed. Without near jobs
-it lies just before the next due time, or `idle_ms` ahead: then no call is made until half a window before that.
+While jobs are near, the horizon is a window ahead, and moves forward when half of that has passed. A window is
+`window_ms` long, and up to eight times that in a shard that has few jobs, so that its windows cost less than its jobs.
+Without near jobs the horizon lies just before the next due time, or `idle_ms` ahead: then no call is made until half a
+window before that.
 
 A window with more jobs than one call reads is read in parts. If a single due time has more jobs than that (a herd), no
 call can get past it: then the horizon waits before that time, and sweeping promotes the herd.
@@ -46,6 +49,8 @@ COALESCE_MS = 5.0
 """How many milliseconds the due jobs of a rate-limited topic wait to share a promotion."""
 TOLERANCE_MS = 0.001
 """By how much an instant may miss its millisecond, because it was computed from it."""
+FEW, WIDEST = 16, 8
+"""With so few jobs in the wheel a window becomes longer, up to so many times `window_ms`."""
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
@@ -60,6 +65,7 @@ class Leader:
         self._parts = parts
         self._promotable = promotable
         self._keys = parts.keys
+
         self._transport = parts.node.transport
         self._settings = parts.node.settings
         self._clock = parts.node.clock
@@ -69,7 +75,8 @@ class Leader:
         self._window = Window(self._settings)
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
-        self._look_at = float("inf")  # when to look for jobs that are not known
+        self._look_at = float("inf")  # when the lookout looks for jobs that are not known
+        self._must_look = False  # this shard looks by itself, as soon as it acts
         self._is_promoting = False  # ids were taken from the wheel, and no answer has come
         self._promoted_us = 0  # the server's time of the last promotion
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
@@ -88,7 +95,7 @@ class Leader:
         """Take jobs (member, due_ms) that were scheduled before the horizon; returns whether there is earlier work."""
         now_ms, next_ms, before = self._server.now_ms(), self._wheel.next_due(), self._window.open_at
         for member, due_ms in jobs:
-            if self._window.takes(due_ms, now_ms):
+            if self._window.takes(due_ms, now_ms, len(self._wheel)):
                 self._wheel.insert(member, due_ms)
                 self._is_freed = self._is_freed or member.startswith(KEY_MARK)
         return next_ms is None or self._wheel.next_due() != next_ms or self._window.open_at != before
@@ -99,6 +106,7 @@ class Leader:
         self._window.forget()
         self._sweep_at = 0.0
         self._look_at = float("inf")
+        self._must_look = False  # loading tells more
         self._is_promoting = False
         self._tidy_at = 0.0  # the topic may keep less than before
         self._look_over_at = 0.0
@@ -107,7 +115,7 @@ class Leader:
         """The lease was acquired: promote the jobs that fell due meanwhile, unless all of them are known."""
         now_ms = self._server.now_ms()
         if self._window.covers(int(now_ms)) and not self._parts.topic.is_shaped:
-            self._look_at = now_ms
+            self._must_look = True
         else:
             self._sweep_at = 0.0
         self._window.open_at = 0.0
@@ -176,7 +184,7 @@ class Leader:
             has_kept = await self._open()
             if has_kept and now_ms >= self._tidy_at:
                 await self._tidy()
-        if now_ms >= self._look_at or (now >= self._lease.renew_at and self._needs_lease()):
+        if self._must_look or (now >= self._lease.renew_at and self._needs_lease()):
             await self._look()
         self._expect()
         self._acts_at = self._next_act()
@@ -186,7 +194,7 @@ class Leader:
         """The monotonic instant of the next work that the promoter does not do."""
         if not self._needs_lease():  # it may lapse, and is then taken again before the next job
             return min(self.busy_at(), max(self.lease_at(), self._lease.trusted_until))
-        act_ms = min(self._sweep_at, self._look_at, float("inf") if self._is_behind else self._window.open_at)
+        act_ms = min(self._sweep_at, float("inf") if self._is_behind else self._window.open_at)
         act_at = self.busy_at() if self._parts.topic.is_shaped else self._server.monotonic_at(act_ms)
         return min(act_at, self._lease.renew_at)
 
@@ -227,16 +235,22 @@ class Leader:
         self._sweep_at = 0.0
         return None
 
+    def renews(self, now: float) -> bool:
+        """Whether the next promotion shall spare the shard a call: a renewal or a look that would come soon."""
+        is_look_soon = self._server.at(now) >= self._look_at - self._settings.sweep_ms / 2
+        return is_look_soon or not self._wheel or self._lease.is_half_over(now)
+
     def promoted(self, asked_at: float, answer: calls.Promoted) -> bool:
         """Take the answer to a promotion; returns whether there is work before the next `act`."""
-        self._lease.prolonged(asked_at)
         self._server.observe(asked_at, answer.server_us)
         self._is_promoting, self._promoted_us = False, answer.server_us
         self.lateness += answer.lateness
         for member, due_ms in answer.waiting:  # rescheduled, or this node's clock was slightly ahead
             if self._window.covers(due_ms):
                 self._wheel.insert(member, due_ms)
-        self._put_off(answer)
+        if answer.has_renewed:
+            self._lease.prolonged(asked_at)
+            self._put_off(answer)
         self._expect()
         return self._server.monotonic_at(self._sweep_at) < self._acts_at
 
@@ -311,6 +325,38 @@ class Leader:
             self._sweep_at = min(self._sweep_at, beat_ms)
         else:
             self._look_at = min(self._look_at, beat_ms)
+            if self._look_at < float("inf"):
+                self._parts.node.lookout.expect(self)
+
+    # --- looks by the node's lookout -------------------------------------------------------------------------------
+
+    @property
+    def looks_at(self) -> float:
+        """The monotonic instant of the next look; infinity if there is nothing to look for."""
+        return self._server.monotonic_at(self._look_at)
+
+    def to_look_at(self, now: float) -> calls.ToLookAt | None:
+        """What to look at; None if a look could tell nothing now."""
+        loaded_to = self._window.loaded_to
+        if loaded_to is None or self._is_behind or self._is_promoting:
+            return None
+        expected = self._wheel.next_due()
+        known_ms = loaded_to + 1 if expected is None else min(expected, loaded_to + 1)
+        return calls.ToLookAt(self._keys, self._lease.token if self._lease.is_half_over(now) else "", known_ms)
+
+    def has_looked(self, asked_at: float, at: calls.ToLookAt) -> None:
+        """Take it that nothing was missed as of the call sent at `asked_at`: put the next look off."""
+        if at.token and at.token == self._lease.token:
+            self._lease.prolonged(asked_at)
+        self._look_at = float("inf")
+        self._look_by(self._server.now_ms())
+
+    def look_yourself(self) -> None:
+        """Something may have been missed: look as soon as the shard acts."""
+        self._must_look = True
+        self._promotable.wake()
+
+    # --- the window, and what is kept -------------------------------------------------------------------------------
 
     async def _open(self) -> bool:
         """Move the horizon forward. Returns whether there may be something to tidy."""
@@ -324,7 +370,7 @@ class Leader:
             self._lease.token,
             settings.lease_ms,
             loaded_to,
-            settings.window_ms,
+            self._window.length_ms,
             settings.window_ids,
             settings.idle_ms,
             self._server.now_ms(),
@@ -352,7 +398,7 @@ class Leader:
         """Renew the lease, and look whether a job waits that is not known."""
         now_ms = self._server.now_ms()
         answer = await self._ask(calls.renew(self._keys, self._lease.token, self._settings.lease_ms, now_ms))
-        self._look_at = float("inf")
+        self._look_at, self._must_look = float("inf"), False
         self._look_by(answer.server_us / 1000)
         if self._is_promoting or self._promoted_us >= answer.server_us:  # a promotion, which looks too, was under way
             return
@@ -382,8 +428,10 @@ class Window:
     """The loaded part of one shard."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._window_ms = settings.window_ms
+        self._least_ms = settings.window_ms
         self._room = settings.wheel_ids
+        self.length_ms = settings.window_ms
+        """How far ahead to load."""
         self.loaded_to: int | None = None
         """The horizon; None if nothing is known to be loaded."""
         self.open_at = 0.0
@@ -416,7 +464,7 @@ class Window:
         before = self.loaded_to
         self.loaded_to = answer.horizon_ms
         if not answer.is_partial:
-            self.open_at = answer.horizon_ms - self._window_ms / 2
+            self.open_at = answer.horizon_ms - self.length_ms / 2
             self.is_at_leisure = not self._was_hinted
         elif held < self._room and (before is None or answer.horizon_ms > before):
             self.open_at = now_ms
@@ -424,15 +472,21 @@ class Window:
             self.open_at = answer.horizon_ms + 1.0
         if self._was_hinted:
             self.open_at = now_ms
+        if held <= FEW and not answer.is_partial:
+            self.length_ms = min(2 * self.length_ms, WIDEST * self._least_ms)
+        elif held > 2 * FEW or answer.is_partial:
+            self.length_ms = self._least_ms
 
-    def takes(self, due_ms: int, now_ms: float) -> bool:
-        """Whether a job that a hint named belongs in the wheel.
+    def takes(self, due_ms: int, now_ms: float, held: int) -> bool:
+        """Whether a job that a hint named belongs in the wheel, which now holds `held` ids.
 
         If the job is due later than a window from now, the hint was sent because the horizon of an idle shard is far
         ahead. Then the window is opened again instead, which moves the horizon back to before that job, so that later
         jobs send no hints.
         """
-        if due_ms <= now_ms + self._window_ms:
+        if held > 2 * FEW:
+            self.length_ms = self._least_ms
+        if due_ms <= now_ms + self.length_ms:
             return True
         self.open_at = now_ms
         self.is_at_leisure = False

@@ -61,6 +61,10 @@ class OwnLease:
         """Until when the lease can be trusted."""
         return self._asked_at + self._lease - self._margin
 
+    def is_half_over(self, now: float) -> bool:
+        """Whether half of the time until it is renewed has passed."""
+        return now >= self._asked_at + self._renew / 2
+
     @property
     def renew_at(self) -> float:
         """When it is time to renew."""

@@ -1,8 +1,9 @@
 """`Scheduler`: one node. Finds topics, listens for hints, and serves every shard that is assigned to it.
 
-Five tasks run beside the shards:
+These tasks run beside the shards:
 
     promoter       promotes what is due in the shards that this node leads (`promoter`)
+    lookout        looks for jobs that their leaders do not know of (`lookout`)
     hints          listens on one connection to changes and to the `near` channels of this node's shards
     changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
                    after a notice, at once
@@ -153,6 +154,7 @@ class Scheduler:
     async def _work(self) -> None:
         background = [
             promoting := asyncio.create_task(self._parts.promoter.run(), name="wheelq promoter"),
+            looking := asyncio.create_task(self._parts.lookout.run(), name="wheelq lookout"),
             asyncio.create_task(self._hints.run(), name="wheelq subscription"),
             asyncio.create_task(self._draining.run(), name="wheelq former shards"),
             asyncio.create_task(self._ended_groups.run(), name="wheelq ended groups"),
@@ -168,7 +170,8 @@ class Scheduler:
                 shard.stop(node_goes=True)
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._parts.promoter.stop()
-            await asyncio.wait([promoting])
+            self._parts.lookout.stop()
+            await asyncio.wait([promoting, looking])
             with contextlib.suppress(ServerError):
                 await self._promotion_lateness.send(self._shards)
                 await self._members.leave()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys, ShardKeys
+from wheelq.scheduler.lookout import Lookout
 from wheelq.scheduler.promoter import Gathering, Promoter, PromotionCoalescing
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
@@ -31,12 +32,14 @@ class NodeParts:
     coalescing: PromotionCoalescing = field(init=False)
     promoter: Promoter = field(init=False)
     gathering: Gathering = field(init=False)
+    lookout: Lookout = field(init=False)
 
     def __post_init__(self) -> None:
         self.server = ServerClock(self.clock)
         self.coalescing = PromotionCoalescing(self.settings)
         self.promoter = Promoter(self.transport, self.clock, self.settings, self.coalescing)
         self.gathering = Gathering(self.transport, self.clock)
+        self.lookout = Lookout(self.transport, self.clock, self.settings)
 
 
 @dataclass(slots=True, eq=False)

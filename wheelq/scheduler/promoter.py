@@ -67,6 +67,8 @@ class Taken(NamedTuple):
     token: str
     """The lease under which they are promoted."""
     members: list[str]
+    renews: bool
+    """Whether the call shall also prolong the lease and look for a job that is not known."""
 
 
 Answer = calls.Promoted | NotLeader | str
@@ -90,6 +92,10 @@ class Promotable(Protocol):
 
     def answered(self, asked_at: float, taken: Taken, answer: Answer) -> None:
         """Take the answer to a promotion that was sent at `asked_at`."""
+        ...
+
+    def wake(self) -> None:
+        """Let the shard act."""
         ...
 
 
@@ -211,7 +217,7 @@ class Promoter:
     async def _ask(self, some: Sequence[Taken]) -> Sequence[Answer]:
         lease_ms = self._settings.lease_ms
         if len(some) > 1:
-            named = [(one.shard.keys, one.token, one.members) for one in some]
+            named = [calls.ToPromote(one.shard.keys, one.token, one.members, one.renews) for one in some]
             return await self._transport.send(calls.promote_some(named, lease_ms))
         try:
             one = some[0]

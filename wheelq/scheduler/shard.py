@@ -104,6 +104,10 @@ class Shard:
         self._start_afresh()
         self._wake.set()
 
+    def wake(self) -> None:
+        """Its leader has work now."""
+        self._wake.set()
+
     def take_time(self, asked_at: float, server_us: int) -> None:
         """Take the time of this shard's server; if the server's clock was stepped, the shard starts afresh."""
         if self._server.observe(asked_at, server_us):
@@ -186,6 +190,7 @@ class Shard:
                 await asyncio.sleep(0)
             self._wake.clear()
         self._parts.node.promoter.forget(self)
+        self._leader.start_afresh()  # there is nothing to look for any more
         if self.is_leading:
             try:
                 call = calls.release(self.keys, self._lease.token, is_going=self._is_going)
@@ -267,7 +272,7 @@ class Shard:
         members = self._leader.take(now)
         if members is None:
             self._wake.set()
-        return Taken(self, self._lease.token, members) if members else None
+        return Taken(self, self._lease.token, members, self._leader.renews(now)) if members else None
 
     def answered(self, asked_at: float, taken: Taken, answer: Answer) -> None:
         """Take the answer to a promotion that was sent at `asked_at`."""

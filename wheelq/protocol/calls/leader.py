@@ -80,6 +80,8 @@ class Promoted(NamedTuple):
     """When the first job that still waits in the shard is due."""
     waiting: list[tuple[str, int]]
     """Members that are not due yet by the server's clock, with their due_ms."""
+    has_renewed: bool = True
+    """Whether the lease was prolonged, and the first waiting job looked for."""
 
     @property
     def promoted(self) -> int:
@@ -189,6 +191,27 @@ def renew(keys: ShardKeys, token: str, lease_ms: int, now_ms: float | None = Non
     return scripted("renew", (keys.lease, keys.delayed, keys.counts, history), (token, lease_ms, hour), read)
 
 
+class ToLookAt(NamedTuple):
+    """A shard, and what its leader knows."""
+
+    keys: ShardKeys
+    token: str
+    """Of the lease; "" if it need not be prolonged."""
+    known_ms: int
+    """Before this time no job is due, as far as the leader knows."""
+
+
+def look_some(shards: Sequence[ToLookAt], lease_ms: int) -> Call[list[int]]:
+    """Prolong leases; returns the places of shards with a job that its leader does not know of, or with another leader.
+
+    In a cluster all shards must lie in one slot.
+    """
+    args: list[Argument] = [lease_ms]
+    for one in shards:
+        args += (one.token, one.known_ms)
+    return scripted("look_some", [key for one in shards for key in (one.keys.lease, one.keys.delayed)], args, list)
+
+
 def release(keys: ShardKeys, token: str, *, is_going: bool = False) -> Call[bool]:
     """Give the lease back; False if this node no longer held it. `is_going`: the node is stopping."""
     return scripted("release", (keys.lease,), (token, keys.near, GOING if is_going else ""), bool)
@@ -229,10 +252,18 @@ def promote(keys: ShardKeys, token: str, lease_ms: int, members: Sequence[str]) 
     return scripted("promote", (*_promotion_keys(keys), keys.counts), (token, lease_ms, *map(_as_sent, members)), read)
 
 
-def promote_some(
-    shards: Sequence[tuple[ShardKeys, str, Sequence[str]]], lease_ms: int
-) -> Call[list[Promoted | NotLeader | str]]:
-    """Promote the members that are due in several shards, each given with its token and members: up to 500 in all.
+class ToPromote(NamedTuple):
+    """Members of one shard that are due."""
+
+    keys: ShardKeys
+    token: str
+    members: Sequence[str]
+    renews: bool = True
+    """Whether to prolong the lease, and to look for the first waiting job."""
+
+
+def promote_some(shards: Sequence[ToPromote], lease_ms: int) -> Call[list[Promoted | NotLeader | str]]:
+    """Promote the members that are due in several shards: up to 500 in all.
 
     One answer per shard, in order; NotLeader, or the text of an error, if nothing is known to be promoted there. In a
     cluster all shards must lie in one slot.
@@ -244,14 +275,14 @@ def promote_some(
         return _promoted(reply) if reply[0] == 1 else _not_leader(shard)
 
     def read(replies: list[Any]) -> list[Promoted | NotLeader | str]:
-        return [read_one(shard, reply) for (shard, _, _), reply in zip(shards, replies, strict=True)]
+        return [read_one(shard.keys, reply) for shard, reply in zip(shards, replies, strict=True)]
 
     keys: list[str] = []
-    args: list[Argument] = [lease_ms]
-    for shard, token, members in shards:
+    args: list[Argument] = []
+    for shard, token, members, renews in shards:
         keys += _promotion_keys(shard)
         keys.append(shard.counts)
-        args += (token, len(members), *map(_as_sent, members))
+        args += (token, lease_ms if renews else "", len(members), *map(_as_sent, members))
     return scripted("promote_some", keys, args, read)
 
 
@@ -363,7 +394,7 @@ def _lateness(reply: list[int]) -> Lateness:
 
 def _promoted(reply: list[Any]) -> Promoted:
     first = scores.due_ms(reply[3]) if reply[3] else None
-    return Promoted(int(reply[1]), _lateness(reply[2]), first, _jobs(reply[4:]))
+    return Promoted(int(reply[1]), _lateness(reply[2]), first, _jobs(reply[4:]), reply[3] is not None)
 
 
 def _lead(reply: list[Any], keys: ShardKeys) -> None:

@@ -1,14 +1,14 @@
 -- The leader of a shard: its lease, promotion, and how much a topic's shaping lets through.
 
 -- part: leader
--- leads(lease, token, lease_ms): whether the caller holds the shard's lease; if so, the lease is prolonged.
+-- leads(lease, token, lease_ms): whether the caller holds the shard's lease; if so, the lease is prolonged, unless lease_ms is "".
 -- Every script of a leader makes this check first, so a leader that was frozen past its lease and wakes up can change
 -- nothing. The PEXPIRE is also the script's first write, which matters: a server that is out of memory refuses a
 -- script's first write if it needs memory, but lets the script go on once it has written. So a full server still promotes
 -- due jobs, which is what frees memory.
 local function leads(lease, token, lease_ms)
   if redis.call('GET', lease) ~= token then return false end
-  redis.call('PEXPIRE', lease, lease_ms)
+  if lease_ms ~= '' then redis.call('PEXPIRE', lease, lease_ms) end
   return true
 end
 
@@ -90,13 +90,13 @@ end
 -- promote_named(token, lease_ms, args, from, to, its keys as in promote.lua): promotes those of the members args[from] to
 -- args[to] of a shard that are due. Returns {1, now_us, how late they were (see
 -- lateness), score of the first job that still waits or "", member, score, ...} with those that wait for a later time;
--- {0} if the caller is not the leader. The sorted set alone says whether a member waits, and until when; cancelled ones
--- are skipped.
+-- {0} if the caller is not the leader. If the lease is not prolonged, the first job is not looked for either, and false is
+-- in its place. The sorted set alone says whether a member waits, and until when; cancelled ones are skipped.
 local function promote_named(token, lease_ms, args, from, to, lease, delayed, jobs, ready, dead, retries, counts)
   if not leads(lease, token, lease_ms) then return {0} end
   local last = by(now_ms())
   local scores = redis.call('ZMSCORE', delayed, unpack(args, from, to))
-  local reply, members, dues, seen, found, is_ranked = {1, now_us(), {0}, ''}, {}, {}, {}, 0, false
+  local reply, members, dues, seen, found, is_ranked = {1, now_us(), {0}, false}, {}, {}, {}, 0, false
   for n = 1, #scores do
     local member, score = args[from + n - 1], scores[n]
     if score and not seen[member] then
@@ -117,7 +117,7 @@ local function promote_named(token, lease_ms, args, from, to, lease, delayed, jo
   end
   local _, _, lateness = promote_all(delayed, jobs, ready, dead, retries, members, dues, counts)
   reply[3] = lateness
-  reply[4] = first_of(delayed)
+  if lease_ms ~= '' then reply[4] = first_of(delayed) end
   return reply
 end
 
