@@ -46,6 +46,17 @@ def test_a_window_is_opened_again_in_time(window: Window, answers: list[Opened],
     assert (window.loaded_to, window.open_at) == (answers[-1].horizon_ms, open_at)
 
 
+def test_a_long_window_is_moved_on_when_half_of_it_has_passed_and_a_shard_at_rest_sleeps_as_long_as_before(
+    window: Window,
+) -> None:
+    for _ in range(3):
+        window.opened(opened(NOW + window.length_ms), held=1)
+    window.opened(opened(NOW + 16_000), held=1)
+    assert window.open_at == NOW + 8_000
+    window.opened(opened(NOW + 80_000), held=0)
+    assert window.open_at == NOW + 79_000
+
+
 def test_it_covers_what_will_not_be_read_again(window: Window) -> None:
     window.opened(opened(NOW + 2_000), held=5)
     assert window.covers(NOW + 2_000)

@@ -20,8 +20,8 @@ sweep at once finds the jobs in the sorted set. A call that was answered "not th
 
 While jobs are near, the horizon is a window ahead, and moves forward when half of that has passed. A window is
 `window_ms` long, and up to eight times that in a shard that has few jobs, so that its windows cost less than its jobs.
-Without near jobs the horizon lies just before the next due time, or `idle_ms` ahead: then no call is made until half a
-window before that.
+Without near jobs the horizon lies just before the next due time, or `idle_ms` ahead: then no call is made until half of
+`window_ms` before that.
 
 A window with more jobs than one call reads is read in parts. If a single due time has more jobs than that (a herd), no
 call can get past it: then the horizon waits before that time, and sweeping promotes the herd.
@@ -464,7 +464,8 @@ class Window:
         before = self.loaded_to
         self.loaded_to = answer.horizon_ms
         if not answer.is_partial:
-            self.open_at = answer.horizon_ms - self.length_ms / 2
+            is_at_rest = answer.horizon_ms > now_ms + self.length_ms
+            self.open_at = answer.horizon_ms - (self._least_ms if is_at_rest else self.length_ms) / 2
             self.is_at_leisure = not self._was_hinted
         elif held < self._room and (before is None or answer.horizon_ms > before):
             self.open_at = now_ms
