@@ -12,8 +12,8 @@ from wheelq.errors import Unavailable
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.leader import ToLookAt
 from wheelq.protocol.keys import Keys
-from wheelq.scheduler import lookout
-from wheelq.scheduler.lookout import Lookout
+from wheelq.scheduler import promoter
+from wheelq.scheduler.promoter import Lookout
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
 
@@ -115,7 +115,7 @@ async def test_a_look_that_was_put_off_waits(scene: Scene) -> None:
 async def test_a_leader_with_nothing_to_look_for_is_forgotten_and_may_come_back(scene: Scene) -> None:
     one = One(scene, "a")
     one.looks_at = float("inf")
-    assert await scene.pass_by(BEAT_S) == lookout.LONGEST_S
+    assert await scene.pass_by(BEAT_S) == promoter.LONGEST_S
     one.looks_at = scene.clock.monotonic() + BEAT_S
     scene.lookout.expect(one)
     await scene.pass_by(BEAT_S)
@@ -177,7 +177,7 @@ async def test_a_look_that_is_needed_earlier_than_was_said_comes_earlier(scene: 
 
 async def test_many_shards_are_looked_at_step_by_step(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that promotions can go in between."""
-    monkeypatch.setattr(lookout, "MOST_SHARDS", 2)
+    monkeypatch.setattr(promoter, "MOST_LOOKED_AT", 2)
     for topic in "abc":
         One(scene, topic)
     assert await scene.pass_by(BEAT_S) == 0

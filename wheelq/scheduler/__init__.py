@@ -6,8 +6,7 @@ assignment   distributes the shards over the nodes (pure)
 parts        the objects that all parts of a node or a shard share
 shard        a node's part in one shard: leader or standby
 candidate    asks for the lease, and replaces a holder that is gone
-promoter     promotes what is due in all shards that a node leads, in one call; gathers what these ask at leisure
-lookout      looks for jobs that the leaders of a node's shards do not know of, for many shards in one call
+promoter     what a node does for all its shards in few calls: promotes, looks for missed jobs, gathers questions
 leader       the work of the holder of the lease, and which jobs it loads
 draining     ends the draining of former numbers of shards; cleans up after groups that another program destroyed
 topics       the topics as a node last read them; registers topics again that a failover lost

@@ -3,7 +3,7 @@
 These tasks run beside the shards:
 
     promoter       promotes what is due in the shards that this node leads (`promoter`)
-    lookout        looks for jobs that their leaders do not know of (`lookout`)
+    lookout        looks for jobs that their leaders do not know of (`promoter`)
     hints          listens on one connection to changes and to the `near` channels of this node's shards
     changes        reads topics when their version number has changed, and nodes and assignment on every heartbeat;
                    after a notice, at once

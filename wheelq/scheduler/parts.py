@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys, ShardKeys
-from wheelq.scheduler.lookout import Lookout
-from wheelq.scheduler.promoter import Gathering, Promoter, PromotionCoalescing
+from wheelq.scheduler.promoter import Gathering, Lookout, Promoter, PromotionCoalescing
 from wheelq.settings import SchedulerSettings
 from wheelq.transport import AsyncTransport
 
