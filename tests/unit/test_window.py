@@ -46,6 +46,14 @@ def test_a_window_is_opened_again_in_time(window: Window, answers: list[Opened],
     assert (window.loaded_to, window.open_at) == (answers[-1].horizon_ms, open_at)
 
 
+def test_a_window_stays_shorter_than_a_shard_rests() -> None:
+    window = Window(SchedulerSettings(window_ms=500, idle_ms=4_000))
+    for _ in range(5):
+        window.opened(opened(NOW + 4_000), held=0)
+    assert window.length_ms == 1_000
+    assert window.open_at == NOW + 3_750
+
+
 def test_a_long_window_is_moved_on_when_half_of_it_has_passed_and_a_shard_at_rest_sleeps_as_long_as_before(
     window: Window,
 ) -> None:

@@ -50,7 +50,8 @@ COALESCE_MS = 5.0
 TOLERANCE_MS = 0.001
 """By how much an instant may miss its millisecond, because it was computed from it."""
 FEW, WIDEST = 16, 8
-"""With so few jobs in the wheel a window becomes longer, up to so many times `window_ms`."""
+"""With so few jobs in the wheel a window becomes longer, up to so many times `window_ms`, or a quarter of `idle_ms`: a
+shard without jobs must come to rest."""
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
@@ -429,6 +430,7 @@ class Window:
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._least_ms = settings.window_ms
+        self._most_ms = max(settings.window_ms, min(WIDEST * settings.window_ms, settings.idle_ms // 4))
         self._room = settings.wheel_ids
         self.length_ms = settings.window_ms
         """How far ahead to load."""
@@ -474,7 +476,7 @@ class Window:
         if self._was_hinted:
             self.open_at = now_ms
         if held <= FEW and not answer.is_partial:
-            self.length_ms = min(2 * self.length_ms, WIDEST * self._least_ms)
+            self.length_ms = min(2 * self.length_ms, self._most_ms)
         elif held > 2 * FEW or answer.is_partial:
             self.length_ms = self._least_ms
 
