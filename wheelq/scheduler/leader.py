@@ -1,9 +1,8 @@
 """`Leader`: the work of a shard's lease holder. `act()` does the work that is due and returns when to act again.
 
     ids are due      the node's `promoter` takes them; a herd, and the jobs of a topic with limits: sweep
-    beat             the node's `lookout` looks whether a job is waiting that is not known, which makes every lost hint
-                     harmless; a promotion whose answer names no such job puts it off. A topic with limits sweeps at
-                     this beat
+    beat             the node's lookout looks whether a job is waiting that is not known: so a lost hint is harmless. A
+                     promotion whose answer names no such job puts it off. A topic with limits sweeps at this beat
     window           move the horizon forward, put the loaded ids into the wheel
     retention over   tidy the shard, if it keeps anything; together with the window
     lease            renew it, unless there is nothing to do before it ends; together with a look
@@ -50,8 +49,7 @@ COALESCE_MS = 5.0
 TOLERANCE_MS = 0.001
 """By how much an instant may miss its millisecond, because it was computed from it."""
 FEW, WIDEST = 16, 8
-"""With so few jobs in the wheel a window becomes longer, up to so many times `window_ms`, or a quarter of `idle_ms`: a
-shard without jobs must come to rest."""
+"""With so few jobs a window becomes longer, up to so many times `window_ms`; but a shard without jobs must rest."""
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
@@ -77,7 +75,7 @@ class Leader:
         self._wheel = Wheel(0)
         self._sweep_at = 0.0
         self._look_at = float("inf")  # when the lookout looks for jobs that are not known
-        self._must_look = False  # this shard looks by itself, as soon as it acts
+        self._must_look = False  # by itself, as soon as it acts
         self._is_promoting = False  # ids were taken from the wheel, and no answer has come
         self._promoted_us = 0  # the server's time of the last promotion
         self._is_behind = False  # the last sweep did not reach the end of the due jobs
@@ -106,8 +104,7 @@ class Leader:
         self._wheel = Wheel(int(self._server.now_ms()))
         self._window.forget()
         self._sweep_at = 0.0
-        self._look_at = float("inf")
-        self._must_look = False  # loading tells more
+        self._look_at, self._must_look = float("inf"), False  # loading tells more
         self._is_promoting = False
         self._tidy_at = 0.0  # the topic may keep less than before
         self._look_over_at = 0.0
@@ -399,7 +396,7 @@ class Leader:
         """Renew the lease, and look whether a job waits that is not known."""
         now_ms = self._server.now_ms()
         answer = await self._ask(calls.renew(self._keys, self._lease.token, self._settings.lease_ms, now_ms))
-        self._look_at, self._must_look = float("inf"), False
+        self._must_look, self._look_at = False, float("inf")
         self._look_by(answer.server_us / 1000)
         if self._is_promoting or self._promoted_us >= answer.server_us:  # a promotion, which looks too, was under way
             return
