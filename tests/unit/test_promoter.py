@@ -13,7 +13,7 @@ from wheelq.base.clock import ManualClock, ServerClock
 from wheelq.base.metrics import Lateness
 from wheelq.errors import Unavailable
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls.leader import Promoted
+from wheelq.protocol.calls.leader import Promoted, ToPromote
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.promoter import MOST_SHARDS, Answer, Promoter, PromotionCoalescing, Taken
 from wheelq.settings import SchedulerSettings
@@ -59,7 +59,8 @@ class One:
         self.answers: list[Answer] = []
 
     def take(self, now: float) -> Taken | None:
-        return Taken(self, "token", [f"id-{n}" for n in range(self.due)], renews=True) if self.due else None
+        members = [f"id-{n}" for n in range(self.due)]
+        return Taken(self, ToPromote(self.keys, "token", members)) if members else None
 
     def wake(self) -> None: ...
 

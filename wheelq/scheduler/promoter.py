@@ -32,10 +32,11 @@ import heapq
 import itertools
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import NotLeader, ServerError
@@ -59,20 +60,17 @@ GATHER_S = 0.02
 """How long questions are gathered; a quiet moment lasts longer than twice this time."""
 
 T = TypeVar("T")
+Asker = TypeVar("Asker")
 Kind = tuple[str, int]
 """The script and the slot that calls must have in common."""
 Question = tuple[Call[Any], asyncio.Future[tuple[float, Any]]]
 
 
 class Taken(NamedTuple):
-    """The ids of one shard that are due."""
+    """What one shard has to promote."""
 
     shard: Promotable
-    token: str
-    """The lease under which they are promoted."""
-    members: list[str]
-    renews: bool
-    """Whether the call shall also prolong the lease and look for a job that is not known."""
+    due: calls.ToPromote
 
 
 Answer = calls.Promoted | NotLeader | str
@@ -103,48 +101,71 @@ class Promotable(Protocol):
         ...
 
 
-class Promoter:
-    """Promotes for all shards of one node."""
+class Timetable(ABC, Generic[Asker]):
+    """When to make calls for which shards of one node, and the loop that makes them."""
 
-    def __init__(
-        self, transport: AsyncTransport, clock: Clock, settings: SchedulerSettings, coalescing: PromotionCoalescing
-    ) -> None:
+    def __init__(self, transport: AsyncTransport, clock: Clock, *, without: str, unexpected: str) -> None:
+        """For the log: what happens `without` the calls, and after an `unexpected` error."""
         self._transport = transport
         self._clock = clock
-        self._settings = settings
-        self._coalescing = coalescing
-        self._queue: list[tuple[float, int, Promotable]] = []
-        self._expected: dict[Promotable, float] = {}  # entries of the queue with another time are void
-        self._numbers = itertools.count()
+        self._queue: list[tuple[float, int, Asker]] = []
+        self._expected: dict[Asker, float] = {}  # entries of the queue with another time are void
         self._wake = asyncio.Event()
-        self._sleeps_to = float("inf")
+        self._numbers = itertools.count()
+        self._loop = Loop(clock, logger, without, unexpected=unexpected)
         self._is_stopping = False
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def expect(self, shard: Promotable, at: float) -> None:
-        """Ask the shard for its due ids at this monotonic instant, and at no other that was named before."""
-        if self._expected.get(shard) == at:
-            return
-        self._expected[shard] = at
-        heapq.heappush(self._queue, (at, next(self._numbers), shard))
-        if at < self._sleeps_to:
-            self._wake.set()
-
-    def forget(self, shard: Promotable) -> None:
-        """Ask the shard no more, until it expects something again."""
-        self._expected.pop(shard, None)
+    @abstractmethod
+    async def step(self) -> float:
+        """Make the calls whose time has come; returns the seconds until the next."""
 
     async def run(self) -> None:
-        """Promote until stopped."""
-        unexpected = "promoting goes on after an unexpected error"  # the shards of that call sweep
-        loop = Loop(self._clock, logger, "shards promote by themselves", unexpected=unexpected)
-        await loop.run(self.step, self._wake, lambda: self._is_stopping)
+        """Make calls until stopped."""
+        await self._loop.run(self.step, self._wake, lambda: self._is_stopping)
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def stop(self) -> None:
         """Make `run` end when the calls under way are answered."""
         self._is_stopping = True
         self._wake.set()
+
+    def _put(self, one: Asker, at: float) -> None:
+        self._expected[one] = at
+        heapq.heappush(self._queue, (at, next(self._numbers), one))
+
+    async def _carry_out(self, key: str, call: Coroutine[Any, Any, None]) -> None:
+        """Await a call about this key; in a cluster it goes on by itself, because one node may be away."""
+        if self._transport.server_of(key) is None:
+            await call
+        else:
+            self._under_way.add(task := asyncio.create_task(call))
+            task.add_done_callback(self._under_way.discard)
+
+
+class Promoter(Timetable[Promotable]):
+    """Promotes for all shards of one node."""
+
+    def __init__(
+        self, transport: AsyncTransport, clock: Clock, settings: SchedulerSettings, coalescing: PromotionCoalescing
+    ) -> None:
+        unexpected = "promoting goes on after an unexpected error"  # the shards of that call sweep
+        super().__init__(transport, clock, without="shards promote by themselves", unexpected=unexpected)
+        self._settings = settings
+        self._coalescing = coalescing
+        self._sleeps_to = float("inf")
+
+    def expect(self, shard: Promotable, at: float) -> None:
+        """Ask the shard for its due ids at this monotonic instant, and at no other that was named before."""
+        if self._expected.get(shard) == at:
+            return
+        self._put(shard, at)
+        if at < self._sleeps_to:
+            self._wake.set()
+
+    def forget(self, shard: Promotable) -> None:
+        """Ask the shard no more, until it expects something again."""
+        self._expected.pop(shard, None)
 
     async def step(self) -> float:
         """Promote what is due; returns the seconds until something is."""
@@ -181,7 +202,7 @@ class Promoter:
         found: deque[list[Taken]] = deque()
         open_calls: dict[int, tuple[list[Taken], int]] = {}  # the last call of each slot, and how many jobs it has
         for one in taken:
-            slot, jobs = self._transport.slot(one.shard.keys.ready), len(one.members)
+            slot, jobs = self._transport.slot(one.due.keys.ready), len(one.due.members)
             some, count = open_calls.get(slot, ([], 0))
             if not some or count + jobs > self._settings.batch or len(some) >= MOST_SHARDS:
                 some, count = [], 0
@@ -194,11 +215,7 @@ class Promoter:
         try:
             while in_calls:
                 some = in_calls.popleft()
-                if self._transport.server_of(some[0].shard.keys.ready) is None:
-                    await self._promote(some)
-                else:
-                    self._under_way.add(task := asyncio.create_task(self._promote(some)))
-                    task.add_done_callback(self._under_way.discard)
+                await self._carry_out(some[0].due.keys.ready, self._promote(some))
         finally:
             for some in in_calls:  # after an unexpected error
                 self._answer(some, 0.0, _no_answers(some))
@@ -221,11 +238,10 @@ class Promoter:
     async def _ask(self, some: Sequence[Taken]) -> Sequence[Answer]:
         lease_ms = self._settings.lease_ms
         if len(some) > 1:
-            named = [calls.ToPromote(one.shard.keys, one.token, one.members, one.renews) for one in some]
-            return await self._transport.send(calls.promote_some(named, lease_ms))
+            return await self._transport.send(calls.promote_some([one.due for one in some], lease_ms))
         try:
-            one = some[0]
-            return [await self._transport.send(calls.promote(one.shard.keys, one.token, lease_ms, one.members))]
+            due = some[0].due
+            return [await self._transport.send(calls.promote(due.keys, due.token, lease_ms, due.members))]
         except NotLeader as error:
             return [error]
 
@@ -277,7 +293,7 @@ class Watched(Protocol):
 Looking = tuple[Watched, calls.ToLookAt]
 
 
-class Lookout:
+class Lookout(Timetable[Watched]):
     """Looks whether a job waits that its shard's leader does not know of, for all shards of one node.
 
         leader of a ──expect──▶ ┐                       ┌──▶ a, b: nothing was missed; the next look is a beat later
@@ -291,16 +307,10 @@ class Lookout:
     """
 
     def __init__(self, transport: AsyncTransport, clock: Clock, settings: SchedulerSettings) -> None:
-        self._transport = transport
-        self._clock = clock
+        unexpected = "looking for missed jobs goes on after an unexpected error"
+        super().__init__(transport, clock, without="shards look for missed jobs by themselves", unexpected=unexpected)
         self._lease_ms = settings.lease_ms
         self._early_s = settings.sweep_ms * EARLY / 1000
-        self._queue: list[tuple[float, int, Watched]] = []
-        self._expected: dict[Watched, float] = {}  # entries of the queue with another time are void
-        self._numbers = itertools.count()
-        self._wake = asyncio.Event()
-        self._is_stopping = False
-        self._under_way: set[asyncio.Task[None]] = set()
 
     def expect(self, leader: Watched) -> None:
         """Look for this leader until it has nothing to look for."""
@@ -308,36 +318,16 @@ class Lookout:
         if at < self._expected.get(leader, float("inf")) - self._early_s:
             if not self._queue or at < self._queue[0][0]:
                 self._wake.set()
-            self._push(leader, at)
-
-    async def run(self) -> None:
-        """Look until stopped."""
-        unexpected = "looking for missed jobs goes on after an unexpected error"
-        loop = Loop(self._clock, logger, "shards look for missed jobs by themselves", unexpected=unexpected)
-        await loop.run(self.step, self._wake, lambda: self._is_stopping)
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-
-    def stop(self) -> None:
-        """Make `run` end."""
-        self._is_stopping = True
-        self._wake.set()
+            self._put(leader, at)
 
     async def step(self) -> float:
         """Look for those whose time has come; returns the seconds until the next look."""
         for some in self._take(self._clock.monotonic()):
-            if self._transport.server_of(some[0][1].keys.delayed) is None:
-                await self._look(some)
-            else:  # of a cluster one node may be away
-                self._under_way.add(task := asyncio.create_task(self._look(some)))
-                task.add_done_callback(self._under_way.discard)
+            await self._carry_out(some[0][1].keys.delayed, self._look(some))
         if not self._queue:
             return LONGEST_S
         rest = self._queue[0][0] - self._clock.monotonic()
         return min(max(rest, 0.0), LONGEST_S)
-
-    def _push(self, leader: Watched, at: float) -> None:
-        self._expected[leader] = at
-        heapq.heappush(self._queue, (at, next(self._numbers), leader))
 
     def _take(self, now: float) -> Collection[list[Looking]]:
         """Take some of those whose look comes soon from the queue; returns them by slot."""
@@ -358,7 +348,7 @@ class Lookout:
                 taken.setdefault(self._transport.slot(at.keys.delayed), []).append((leader, at))
                 left -= 1
         for looks_at, leader in later:
-            self._push(leader, looks_at)
+            self._put(leader, looks_at)
         return taken.values()
 
     async def _look(self, some: Sequence[Looking]) -> None:

@@ -272,14 +272,16 @@ class Shard:
         members = self._leader.take(now)
         if members is None:
             self._wake.set()
-        return Taken(self, self._lease.token, members, self._leader.renews(now)) if members else None
+        if not members:
+            return None
+        return Taken(self, calls.ToPromote(self.keys, self._lease.token, members, self._leader.renews(now)))
 
     def answered(self, asked_at: float, taken: Taken, answer: Answer) -> None:
         """Take the answer to a promotion that was sent at `asked_at`."""
         if isinstance(answer, calls.Promoted):
             if not self._leader.promoted(asked_at, answer) and self._server.jumps == self._jumps:
                 return
-        elif isinstance(answer, NotLeader) and taken.token == self._lease.token:
+        elif isinstance(answer, NotLeader) and taken.due.token == self._lease.token:
             self._is_led_by_another()
         else:
             self._leader.doubt()

@@ -257,6 +257,7 @@ class ToPromote(NamedTuple):
 
     keys: ShardKeys
     token: str
+    """Of the lease under which they are promoted."""
     members: Sequence[str]
     renews: bool = True
     """Whether to prolong the lease, and to look for the first waiting job."""
