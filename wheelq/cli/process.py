@@ -138,11 +138,11 @@ class Daemon(Logged):
         """
 
         def hear(number: signal.Signals) -> None:
-            logger.info("%s: stopping; a second signal stops at once", number.name)
             loop = asyncio.get_running_loop()
             for each in STOP_SIGNALS:
                 loop.remove_signal_handler(each)
                 signal.signal(each, signal.SIG_DFL)
+            logger.info("%s: stopping; a second signal stops at once", number.name)  # not earlier: it would not yet
             stop()
 
         async def listen_and_run() -> None:
