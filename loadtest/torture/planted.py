@@ -6,7 +6,7 @@ A child process of `fleet` that is started with the environment variable `LOADTE
 |----------------|--------------------------------------------------------------|--------------------|
 | `no-removal`   | promotion leaves the job in the sorted set                   | doubled            |
 | `no-due-check` | `promote` believes the wheel and does not ask the sorted set | early              |
-| `early-sweep`  | `sweep` takes what is due within half a second               | early              |
+| `early-sweep`  | `sweep` takes what is due within two seconds                 | early              |
 | `removed-first`| promotion removes first, and then one XADD in ten fails      | lost               |
 | `ack-first`    | a worker acknowledges before it runs the handler             | lost               |
 """
@@ -34,7 +34,7 @@ _RANGE = "'-inf', by(now_ms()), 'WITHSCORES'"
 BROKEN_SCRIPTS: Mapping[str, Mapping[str, str]] = {
     "no-removal": {_REMOVE: ""},
     "no-due-check": {_ASK: "if true then\n        seen[member] = true"},
-    "early-sweep": {_RANGE: "'-inf', by(now_ms() + 500), 'WITHSCORES'"},
+    "early-sweep": {_RANGE: "'-inf', by(now_ms() + 2000), 'WITHSCORES'"},
     "removed-first": {
         _EMIT: f"redis.call('ZREM', delayed, member)\n      {_FAILING_EMIT}",
     },
