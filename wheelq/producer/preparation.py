@@ -66,6 +66,7 @@ class Preparation:
         self._now_ms = now_ms
         self._on_duplicate = on_duplicate
         self._bundle = bundle
+        self._usual_parts = codec.NO_PARTS if bundle is None else codec.Parts(bundle=bundle)
         self._pack = codec.packer()
         self._last_delay: object = None
         self._last_due = ""
@@ -79,10 +80,8 @@ class Preparation:
         if delay is None or delay is not self._last_delay or spec.at is not None:
             self._last_due = due_argument(delay, spec.at, self._now_ms, self._max_delay_ms)
             self._last_delay = delay
-        parts = codec.NO_PARTS
         wanted = spec.partition_key, spec.attempts, spec.timeout, spec.on_dead, spec.max_wait
-        if wanted != NO_PARTS_WANTED or self._bundle is not None:
-            parts = self._parts(spec)
+        parts = self._usual_parts if wanted == NO_PARTS_WANTED else self._parts(spec)
         expires = None if spec.expires is None else expiry(spec.expires, self._max_delay_ms)
         payload = spec.payload
         record = codec.encode(

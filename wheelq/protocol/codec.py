@@ -227,14 +227,15 @@ def parts_of(record: bytes) -> Parts:
 
 def decode(record: bytes) -> Record:
     """Unpacks a record. Raises: UnreadableRecord."""
-    payload, options = _items(record)
-    attempt, scheduled_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
+    body_at = _body_at(record)
+    payload, options = _items(record, body_at)
+    attempt, made_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
     life = record[_LIFE_AT:_HEAD]
-    if not record[_FLAGS_AT]:
+    key, _, most, limit_ms, _, on_dead = _read_parts(record[_HEAD + 2 : body_at]) if body_at > _HEAD else NO_PARTS
+    if not record[_FLAGS_AT] & _HAS_OPTIONS:
         return _plain_record(
-            (attempt, payload, {}, None, None, 0, None, None, None, (), scheduled_ms, life, None, None, None, None)
+            (attempt, payload, {}, None, None, 0, key, None, None, (), made_ms, life, None, most, limit_ms, on_dead)
         )
-    parts = parts_of(record)
     return Record(
         options.get("a", attempt),
         payload,
@@ -242,16 +243,16 @@ def decode(record: bytes) -> Record:
         options.get("e"),
         options.get("f"),
         options.get("r", 0),
-        parts.partition_key,
+        key,
         options.get("x"),
         options.get("X"),
         attempts.read(options["t"]) if "t" in options else (),
-        scheduled_ms,
+        made_ms,
         life,
         options.get("m"),
-        parts.max_attempts,
-        parts.limit_ms,
-        parts.on_dead,
+        most,
+        limit_ms,
+        on_dead,
     )
 
 
@@ -294,13 +295,12 @@ def original(record: bytes) -> bytes:
     return _changed(record, 1, dict.fromkeys(_OF_RUNS))
 
 
-def _items(record: bytes) -> tuple[Payload, Mapping[str, Any]]:
+def _items(record: bytes, body_at: int) -> tuple[Payload, Mapping[str, Any]]:
     """Returns the payload and the options. Raises: UnreadableRecord."""
-    start = _body_at(record)
     try:
         if not record[_FLAGS_AT] & _HAS_OPTIONS:
-            return msgpack.unpackb(record[start:]), {}
-        payload, options = msgpack.unpackb(_TWO_ITEMS + record[start:])
+            return msgpack.unpackb(record[body_at:]), {}
+        payload, options = msgpack.unpackb(_TWO_ITEMS + record[body_at:])
     except Exception as error:  # msgpack raises a dozen types for bytes that are not msgpack
         raise UnreadableRecord(f"not msgpack: {error}") from error
     if type(options) is not dict or type(options.get("h", {})) is not dict:
@@ -318,6 +318,7 @@ def _body_at(record: bytes) -> int:
     return _HEAD + 2 + int.from_bytes(record[_HEAD : _HEAD + 2], "big")
 
 
+@lru_cache(maxsize=64)  # the jobs of a bundle have the same
 def _pack_parts(parts: Parts) -> bytes:
     packed = b""
     for name, value in zip(_NAMES, parts, strict=True):
@@ -329,7 +330,7 @@ def _pack_parts(parts: Parts) -> bytes:
     return len(packed).to_bytes(2, "big") + packed if packed else b""
 
 
-@lru_cache(maxsize=64)  # the jobs of a bundle have the same
+@lru_cache(maxsize=64)  # as above
 def _read_parts(packed: bytes) -> Parts:
     found: dict[str, Any] = {}
     at = 0
@@ -363,13 +364,14 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _changed(record: bytes, attempt: int, changes: Mapping[str, Any]) -> bytes:
     """Returns the record with another attempt and these options (None removes one). What is unknown stays."""
-    payload, before = _items(record)
+    body_at = _body_at(record)
+    payload, before = _items(record, body_at)
     options = {name: value for name, value in {**before, **changes}.items() if value is not None}
     options.pop("a", None)
     if attempt > MOST_IN_A_BYTE:
         options["a"] = attempt
     flags = record[_FLAGS_AT] & ~_HAS_OPTIONS | bool(options) * _HAS_OPTIONS
-    head = record[:_ATTEMPT_AT] + bytes((min(attempt, MOST_IN_A_BYTE), flags)) + record[_LIFE_AT : _body_at(record)]
+    head = record[:_ATTEMPT_AT] + bytes((min(attempt, MOST_IN_A_BYTE), flags)) + record[_LIFE_AT:body_at]
     body: bytes = msgpack.packb(payload) + (msgpack.packb(options) if options else b"")
     return head + body
 

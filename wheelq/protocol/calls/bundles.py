@@ -14,7 +14,6 @@ followers do. It has the numbers of its shard and a version, so one that comes t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from wheelq.errors import BundleClosed, BundleNotFound, Refused
@@ -83,10 +82,10 @@ class Tallied(NamedTuple):
 
 def bundle_of(record: bytes) -> str | None:
     """Returns the bundle that the head of a record names; None if it names none, or cannot be read."""
-    if len(record) > FLAGS_AT and record[FLAGS_AT] & HAS_PARTS:
-        with suppress(UnreadableRecord):
-            return codec.parts_of(record).bundle
-    return None
+    try:
+        return codec.parts_of(record).bundle if len(record) > FLAGS_AT and record[FLAGS_AT] & HAS_PARTS else None
+    except UnreadableRecord:
+        return None
 
 
 def keeping(keys: Keys, bundle: str) -> ShardKeys:

@@ -105,8 +105,8 @@ end
 
 -- part: ended_members
 -- members_of(ready, entries): for each entry, the life of the member of a bundle in it; or "".
--- count_done(bundles, outgoing, near, lives): as `count_ends` for members that are done, if all of them are of one bundle and
--- dead in no group, which nearly all are; else nil, and nothing is counted.
+-- count_done(bundles, outgoing, near, fields): as `count_ends` for members that are done, if all of them are of one bundle and
+-- dead in no group, which nearly all are; else nil, and nothing is counted. `fields` are theirs.
 -- count_finished(bundles, outgoing, near, lives, ids, finished, outcomes): as `count_ends` for those deliveries of these lives and
 -- ids whose jobs are among those that `finish` has forgotten; outcomes[n] is "done" or "cancelled".
 local function members_of(ready, entries)
@@ -118,10 +118,8 @@ local function members_of(ready, entries)
   end
   return lives
 end
-local function count_done(bundles, outgoing, near, lives)
-  local fields, reports = {}, {}
-  for n = 1, #lives do fields[n] = '\31' .. lives[n] end
-  local stored = redis.call('HMGET', bundles, unpack(fields))
+local function count_done(bundles, outgoing, near, fields)
+  local stored, reports = redis.call('HMGET', bundles, unpack(fields)), {}
   local mark, bundle = string.match(stored[1] or '', '^(l0\31([^\31]*)\31)')
   for n = 1, #fields do
     if not mark or not stored[n] or string.sub(stored[n], 1, #mark) ~= mark then return nil end
@@ -133,7 +131,7 @@ local function count_done(bundles, outgoing, near, lives)
   return reports
 end
 local function count_finished(bundles, outgoing, near, lives, ids, finished, outcomes)
-  local of_lives, whats, gone, are_done = {}, {}, nil, true
+  local fields, places, found, gone, are_done = {}, {}, 0, nil, true
   for n, life in ipairs(lives) do
     local has_ended = life ~= '' and finished[n] == ids[n] -- nearly all of them
     if life ~= '' and not has_ended then
@@ -144,15 +142,16 @@ local function count_finished(bundles, outgoing, near, lives, ids, finished, out
       has_ended = gone[ids[n]]
     end
     if has_ended then
-      of_lives[#of_lives + 1], whats[#whats + 1] = life, outcomes[n]
+      found = found + 1
+      fields[found], places[found] = '\31' .. life, n
       are_done = are_done and outcomes[n] == 'done'
     end
   end
-  if #of_lives == 0 then return {} end
-  local reports = are_done and count_done(bundles, outgoing, near, of_lives)
+  if found == 0 then return {} end
+  local reports = are_done and count_done(bundles, outgoing, near, fields)
   if reports then return reports end
   local ends = {}
-  for n, life in ipairs(of_lives) do ends[n] = {life, whats[n]} end
+  for n, place in ipairs(places) do ends[n] = {lives[place], outcomes[place]} end
   return count_ends(bundles, outgoing, near, ends)
 end
 
