@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -30,20 +31,28 @@ def encode_topic(topic: TopicSettings, stored: bytes | None = None) -> bytes:
 
 def decode_topic(packed: bytes, topic: str = "") -> Topic:
     """Reads a stored topic; fields that a newer release has added are ignored. Raises: TopicUnreadable."""
+    found = _topic_or_problem(packed)
+    if isinstance(found, str):
+        raise TopicUnreadable(topic, found)
+    return found
+
+
+@lru_cache(maxsize=512)  # most of a thousand topics have the same settings
+def _topic_or_problem(packed: bytes) -> Topic | str:
     try:
         stored = msgpack.unpackb(packed, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:
-        raise TopicUnreadable(topic, f"they are not msgpack ({error})") from error
+        return f"they are not msgpack ({error})"
     if not isinstance(stored, dict):
-        raise TopicUnreadable(topic, "they are not a map")
+        return "they are not a map"
     known = {name: stored[name] for name in _DEFAULTS if name in stored}
     for name, value in known.items():
         if problem := _problem_with(name, value):
-            raise TopicUnreadable(topic, f"{name} {problem}")
+            return f"{name} {problem}"
     try:
         return Topic(**known)
     except InvalidSetting as error:
-        raise TopicUnreadable(topic, f"{error.setting} {error.problem}") from error
+        return f"{error.setting} {error.problem}"
 
 
 def _problem_with(name: str, value: Any) -> str | None:
