@@ -94,8 +94,16 @@ class _Key:
         self._name = name
 
     def __get__(self, keys: ShardKeys, owner: type[ShardKeys]) -> str:
-        key = keys.__dict__[self._name] = keys.stem + self._name
+        key = keys.stem + self._name
+        object.__setattr__(keys, self._name, key)  # not by `__dict__`, which would take more memory than all its keys
         return key
+
+
+class _RareKey(_Key):
+    """A key that few calls need: it is built each time, and takes no memory in between."""
+
+    def __get__(self, keys: ShardKeys, owner: type[ShardKeys]) -> str:
+        return keys.stem + self._name
 
 
 @dataclass(frozen=True)
@@ -110,29 +118,29 @@ class ShardKeys:
     ready = _Key()
     dead = _Key()
     lease = _Key()
-    epoch = _Key()
+    epoch = _RareKey()
     horizon = _Key()
     near = _Key()
     shards = _Key()
-    fence = _Key()
-    buried = _Key()
+    fence = _RareKey()
+    buried = _RareKey()
     progress = _Key()
     done = _Key()
-    ended = _Key()
+    ended = _RareKey()
     news = _Key()
-    replays = _Key()
-    groups = _Key()
+    replays = _RareKey()
+    groups = _RareKey()
     retries = _Key()
-    rate = _Key()
-    recurring = _Key()
-    occurrences = _Key()
+    rate = _RareKey()
+    recurring = _RareKey()
+    occurrences = _RareKey()
     counts = _Key()
-    outgoing = _Key()
-    bundles = _Key()
-    held = _Key()
-    permits = _Key()
-    permitted = _Key()
-    paces = _Key()
+    outgoing = _RareKey()
+    bundles = _RareKey()
+    held = _RareKey()
+    permits = _RareKey()
+    permitted = _RareKey()
+    paces = _RareKey()
 
     @property
     def stem(self) -> str:
