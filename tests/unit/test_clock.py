@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.waiting import PATIENCE
-from wheelq.base.clock import ManualClock, ServerClock, SystemClock
+from wheelq.base.clock import ManualClock, ServerClock, SystemClock, Wake
 
 SERVER_START_S = 1_800_000_000.0
 
@@ -186,6 +186,41 @@ async def test_a_sleeper_wakes_when_its_time_has_come() -> None:
     assert not sleeping.done()
     clock.advance(0.1)
     await sleeping
+
+
+async def test_a_wake_lets_its_task_go_on_when_it_is_set_or_the_time_is_over() -> None:
+    clock, wake = ManualClock(monotonic=0.0), Wake()
+    waiting = asyncio.create_task(clock.wait(wake, 1.0))
+    await asyncio.sleep(0)
+    clock.advance(0.9)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    wake.set()
+    wake.set()
+    await waiting
+    await wake.wait()  # it stays set
+    wake.clear()
+    waiting = asyncio.create_task(clock.wait(wake, 1.0))
+    await asyncio.sleep(0)
+    clock.advance(1.0)
+    await waiting
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_the_wake_to_others() -> None:
+    wake = Wake()
+    waiting = asyncio.create_task(wake.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    wake.set()  # before the task knows
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert wake.is_set()
+    wake.clear()
+    waiting = asyncio.create_task(wake.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    wake.set()
+    await waiting
 
 
 # SystemClock

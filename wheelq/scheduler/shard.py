@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
-from wheelq.base.clock import ServerClock
+from wheelq.base.clock import ServerClock, Wake
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
@@ -72,7 +72,7 @@ class Shard:
             f"{keys.topic}:{keys.shard} promotes nothing",
             unexpected=f"{keys.topic}:{keys.shard} starts afresh after an unexpected error",
         )
-        self._wake = asyncio.Event()
+        self._wake = Wake()
         self._may_take = False  # as a standby, because the leader stops
         self._is_stopping = False
         self._is_going = False
