@@ -49,6 +49,23 @@ def note(shard: Shard, *entries: Entry, fraction: float = 0.5, group: str = "g",
     return shard.send(state.note(shard.keys, group, consumer, [(one.entry_id, one.id, said) for one in entries]))
 
 
+def members(shard: Shard, *ids: str) -> tuple[str, list[Entry]]:
+    """A bundle, and the deliveries of its members."""
+    bundle = f"{shard.keys.topic}:b"
+    shard.send(bundles.enter(shard.keys, bundle))
+    shard.make_group("g")
+    jobs = [(id, "+0", codec.encode(1, {}, 1_000, codec.Parts(bundle=bundle))) for id in ids]
+    shard.send(producer.schedule(shard.keys, jobs, "keep", "1", Tagging(60_000, 60_000).tag(has_key=True)))
+    return bundle, shard.read("g", "w1")
+
+
+def conclude_members(shard: Shard, *deliveries: Entry) -> int:
+    ended = [Concluded(one.entry_id, one.member, 0, b"", life=one.record[codec.LIFE]) for one in deliveries]
+    safe_until_ms = shard.now_ms() + 60_000
+    call = state.conclude(shard.keys, "g", "w1", HOUR_MS, 0, ended, safe_until_ms=safe_until_ms)
+    return shard.send(call).acknowledged
+
+
 def look(shard: Shard, id: str) -> JobInfo:
     found = shard.send(state.get(shard.keys, id))
     assert found is not None
@@ -127,26 +144,26 @@ def test_conclude_again_changes_nothing(shard: Shard) -> None:
 
 def test_members_that_no_other_can_have_claimed_are_counted_once_though_concluded_twice(shard: Shard) -> None:
     """Then the call looks up no owner, as an ack."""
-    bundle = f"{shard.keys.topic}:b"
-    shard.send(bundles.enter(shard.keys, bundle))
-    shard.make_group("g")
-    jobs = [(id, "+0", codec.encode(1, {}, 1_000, codec.Parts(bundle=bundle))) for id in ("a", "b")]
-    shard.send(producer.schedule(shard.keys, jobs, "keep", "1", Tagging(60_000, 60_000).tag(has_key=True)))
-    deliveries = shard.read("g", "w1")
-    ended = [Concluded(one.entry_id, one.member, 0, b"", life=one.record[codec.LIFE]) for one in deliveries]
-
-    def conclude_safely(*ended: Concluded) -> int:
-        safe_until_ms = shard.now_ms() + 60_000
-        call = state.conclude(shard.keys, "g", "w1", HOUR_MS, 0, ended, safe_until_ms=safe_until_ms)
-        return shard.send(call).acknowledged
-
-    assert conclude_safely(ended[0]) == 1
-    assert conclude_safely(ended[0]) == 0
-    assert conclude_safely(*ended) == 1
+    bundle, deliveries = members(shard, "a", "b")
+    assert conclude_members(shard, *deliveries[:1]) == 1
+    assert conclude_members(shard, *deliveries[:1]) == 0
+    assert conclude_members(shard, *deliveries) == 1
     totals = shard.send(bundles.totals(shard.keys, bundle))
     assert totals is not None
     assert (totals.members, totals.done, totals.left) == (2, 2, 0)
     assert shard.redis.hget(shard.keys.counts, "done\x1fg") == b"2"
+
+
+def test_a_bundle_that_is_closed_again_is_forgotten_when_the_report_arrives_that_was_on_its_way(shard: Shard) -> None:
+    """Nobody repeats the second call if its reply is lost, and then no other report comes."""
+    bundle, deliveries = members(shard, "a")
+    shard.send(bundles.shut(shard.keys, bundle))
+    assert conclude_members(shard, *deliveries) == 1
+    [(entry_id, fields)] = shard.redis.xrange(shard.keys.outgoing)
+    under_way = shard.send(bundles.shut(shard.keys, bundle))
+    assert under_way.encode() in fields.values()
+    assert shard.send(bundles.forget(shard.keys, bundle, under_way, entry_id.decode(), False)) == 1
+    assert not shard.redis.exists(shard.keys.bundles)
 
 
 def test_conclude_of_a_delivery_that_was_given_to_another_changes_nothing(shard: Shard, a: Entry) -> None:

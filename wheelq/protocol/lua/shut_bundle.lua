@@ -3,9 +3,12 @@
 -- KEYS: 1 bundles
 -- ARGV: 1 bundle
 -- Returns: what the shard reports of the bundle (see `tally_bundle`); "" while members are left here.
+-- A repeated call changes nothing, so the shard forgets the bundle when a report arrives that was on its way before.
 local bundles, bundle = KEYS[1], ARGV[1]
-local totals = totals_in(bundles, bundle)
+local totals, state = totals_in(bundles, bundle)
 if not totals then return report_of(bundles, {0, 0, 0, 0, 0}) end
-write_though_full(bundles)
-put_totals(bundles, bundle, totals, 'closed')
+if state == 'open' then
+  write_though_full(bundles)
+  put_totals(bundles, bundle, totals, 'closed')
+end
 return left_in(totals) == 0 and report_of(bundles, totals) or ''
