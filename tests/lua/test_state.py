@@ -49,9 +49,9 @@ def note(shard: Shard, *entries: Entry, fraction: float = 0.5, group: str = "g",
     return shard.send(state.note(shard.keys, group, consumer, [(one.entry_id, one.id, said) for one in entries]))
 
 
-def members(shard: Shard, *ids: str) -> tuple[str, list[Entry]]:
+def members(shard: Shard, *ids: str, bundle: str = "b") -> tuple[str, list[Entry]]:
     """A bundle, and the deliveries of its members."""
-    bundle = f"{shard.keys.topic}:b"
+    bundle = f"{shard.keys.topic}:{bundle}"
     shard.send(bundles.enter(shard.keys, bundle))
     shard.make_group("g")
     jobs = [(id, "+0", codec.encode(1, {}, 1_000, codec.Parts(bundle=bundle))) for id in ids]
@@ -60,7 +60,12 @@ def members(shard: Shard, *ids: str) -> tuple[str, list[Entry]]:
 
 
 def conclude_members(shard: Shard, *deliveries: Entry) -> int:
-    ended = [Concluded(one.entry_id, one.member, 0, b"", life=one.record[codec.LIFE]) for one in deliveries]
+    ended = [
+        Concluded(
+            one.entry_id, one.member, 0, b"", life=one.record[codec.LIFE] if bundles.bundle_of(one.record) else b""
+        )
+        for one in deliveries
+    ]
     safe_until_ms = shard.now_ms() + 60_000
     call = state.conclude(shard.keys, "g", "w1", HOUR_MS, 0, ended, safe_until_ms=safe_until_ms)
     return shard.send(call).acknowledged
@@ -152,6 +157,15 @@ def test_members_that_no_other_can_have_claimed_are_counted_once_though_conclude
     assert totals is not None
     assert (totals.members, totals.done, totals.left) == (2, 2, 0)
     assert shard.redis.hget(shard.keys.counts, "done\x1fg") == b"2"
+
+
+def test_one_call_counts_the_members_of_several_bundles_among_other_jobs(shard: Shard) -> None:
+    others = shard.deliver("x", "y")
+    first, of_first = members(shard, "a", bundle="b1")
+    second, of_second = members(shard, "b", "c", bundle="b2")
+    assert conclude_members(shard, others[0], *of_first, others[1], of_second[0]) == 4
+    found = [shard.send(bundles.totals(shard.keys, bundle)) for bundle in (first, second)]
+    assert [one and (one.members, one.done, one.left) for one in found] == [(1, 1, 0), (2, 1, 1)]
 
 
 def test_a_bundle_that_is_closed_again_is_forgotten_when_the_report_arrives_that_was_on_its_way(shard: Shard) -> None:

@@ -18,7 +18,7 @@ from wheelq.producer.preparation import IdempotentSpec, Preparation, accepted
 from wheelq.producer.submission import Submission, Tagging
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls.producer import Placed
-from wheelq.protocol.codec import LAST_MS, life_of
+from wheelq.protocol.codec import LAST_MS, Parts, life_of, parts_of
 from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings
 
@@ -390,6 +390,13 @@ def test_each_job_gets_a_life_of_its_own_also_under_a_given_id() -> None:
     made_id, due, made_record = prepare(JobSpec(1, delay=1))
     assert (first[:2], len(made_id), due) == (("a", "+1000"), 26, "+1000")
     assert len({life_of(record) for record in (first[2], second[2], made_record)}) == 3
+
+
+def test_a_member_of_a_bundle_keeps_what_is_asked_for_it_alone() -> None:
+    prepare = Preparation("orders", ClientSettings(), NOW_MS, bundle="publish:b").job
+    plain, other = (parts_of(prepare(spec)[2]) for spec in (JobSpec(1, delay=1), JobSpec(1, delay=1, attempts=3)))
+    assert plain == Parts(bundle="publish:b")
+    assert other == Parts(bundle="publish:b", max_attempts=3)
 
 
 @pytest.mark.parametrize("spec", [JobSpec(1), JobSpec(1, delay=-1), JobSpec({1}, delay=1), JobSpec(1, delay=1, key="")])
