@@ -72,16 +72,16 @@ def test_a_call_that_is_repeated_while_its_topic_drains_runs_its_job_once(known:
 
 @pytest.mark.long
 def test_a_job_that_an_outbox_keeps_is_delivered_before_it_is_cancelled() -> None:
-    """The server is back, and the courier has not made its next round."""
+    """The server is back, and the courier has not made its next round: when it does depends on the seed."""
     away = Step(500, 10.0, "server-restart", "", {"seconds": 3.0, "salt": 1})
     kept = [replace(schedule(n, 11.0 + n / 20, "plain", f"p{n}", 30.0), who="producer-4") for n in range(20)]
     cancels = [
-        Step(100 + n, 13.05 + n / 10, "cancel", "producer-4", {"topic": "plain", "id": f"p{n}", "partition_key": None})
+        Step(100 + n, 13.02 + n / 25, "cancel", "producer-4", {"topic": "plain", "id": f"p{n}", "partition_key": None})
         for n in range(20)
     ]
-    plan = Plan(1, TOPICS, False, (away, *kept, *cancels))
-    assert runs_and_problems("", plan)[1] == ""
-    assert "no order explains its 2 calls" in runs_and_problems("cancel-before-parcel", plan)[1]
+    plans = [Plan(seed, TOPICS, False, (away, *kept, *cancels)) for seed in range(1, 9)]
+    assert runs_and_problems("", plans[0])[1] == ""
+    assert any("no order explains its 2 calls" in runs_and_problems("cancel-before-parcel", one)[1] for one in plans)
 
 
 @pytest.mark.long
