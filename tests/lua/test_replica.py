@@ -15,9 +15,10 @@ from tests.records import OTHER
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import NotPrimary
 from wheelq.protocol.call import Call, for_many
-from wheelq.protocol.calls import producer, recurring, state
+from wheelq.protocol.calls import bundles, producer, recurring, state
 from wheelq.protocol.keys import ShardKeys
 
+BUNDLE = "publish:b"
 CALLS: dict[str, Callable[[ShardKeys], Call[object]]] = {
     "schedule, which would keep the live job": lambda keys: producer.schedule(keys, [("a", "+5", OTHER)], "keep", "1"),
     "schedule, where a job that was promoted has the id": lambda keys: producer.schedule(
@@ -32,6 +33,8 @@ CALLS: dict[str, Callable[[ShardKeys], Call[object]]] = {
     "reschedule, if due at another time": lambda keys: producer.reschedule(keys, "a", "+5", 1),
     "run_now": lambda keys: producer.run_now(keys, "unknown"),
     "run_now, too late": lambda keys: producer.run_now(keys, "ran"),
+    "shut, of a bundle that is closed": lambda keys: bundles.shut(keys, BUNDLE),
+    "shut, of a bundle without members here": lambda keys: bundles.shut(keys, f"{BUNDLE}, another"),
     "reading a recurring job to change it": lambda keys: recurring.read_one(keys, "nightly", to_change=True),
 }
 
@@ -41,6 +44,8 @@ def replica(private_server: Callable[..., EmbeddedServer], topic: str) -> Iterat
     """A shard on a server that has just become the replica of another, and has not heard from it."""
     shard = Shard(private_server(appendonly=False).url, topic)
     shard.schedule(("a", f"+{HOUR_MS}"), ("ran", "+0"))
+    shard.send(bundles.enter(shard.keys, BUNDLE))
+    shard.send(bundles.shut(shard.keys, BUNDLE))
     shard.redis.replicaof("127.0.0.1", 1)
     yield shard
     shard.close()
