@@ -94,8 +94,7 @@ class _Key:
         self._name = name
 
     def __get__(self, keys: ShardKeys, owner: type[ShardKeys]) -> str:
-        key = keys.stem + self._name
-        object.__setattr__(keys, self._name, key)  # not by `__dict__`, which would take more memory than all its keys
+        key = keys.__dict__[self._name] = keys.stem + self._name
         return key
 
 
