@@ -229,30 +229,30 @@ def decode(record: bytes) -> Record:
     """Unpacks a record. Raises: UnreadableRecord."""
     body_at = _body_at(record)
     payload, options = _items(record, body_at)
-    attempt, made_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
+    attempt, scheduled_ms = record[_ATTEMPT_AT], int.from_bytes(record[1:_ATTEMPT_AT], "big")
     life = record[_LIFE_AT:_HEAD]
     key, _, most, limit_ms, _, on_dead = _read_parts(record[_HEAD + 2 : body_at]) if body_at > _HEAD else NO_PARTS
-    if not record[_FLAGS_AT] & _HAS_OPTIONS:
-        return _plain_record(
-            (attempt, payload, {}, None, None, 0, key, None, None, (), made_ms, life, None, most, limit_ms, on_dead)
+    if record[_FLAGS_AT] & _HAS_OPTIONS:
+        return Record(
+            options.get("a", attempt),
+            payload,
+            options.get("h", {}),
+            options.get("e"),
+            options.get("f"),
+            options.get("r", 0),
+            key,
+            options.get("x"),
+            options.get("X"),
+            attempts.read(options["t"]) if "t" in options else (),
+            scheduled_ms,
+            life,
+            options.get("m"),
+            most,
+            limit_ms,
+            on_dead,
         )
-    return Record(
-        options.get("a", attempt),
-        payload,
-        options.get("h", {}),
-        options.get("e"),
-        options.get("f"),
-        options.get("r", 0),
-        key,
-        options.get("x"),
-        options.get("X"),
-        attempts.read(options["t"]) if "t" in options else (),
-        made_ms,
-        life,
-        options.get("m"),
-        most,
-        limit_ms,
-        on_dead,
+    return _plain_record(
+        (attempt, payload, {}, None, None, 0, key, None, None, (), scheduled_ms, life, None, most, limit_ms, on_dead)
     )
 
 
@@ -330,7 +330,7 @@ def _pack_parts(parts: Parts) -> bytes:
     return len(packed).to_bytes(2, "big") + packed if packed else b""
 
 
-@lru_cache(maxsize=64)  # as above
+@lru_cache(maxsize=64)  # for the same reason
 def _read_parts(packed: bytes) -> Parts:
     found: dict[str, Any] = {}
     at = 0
