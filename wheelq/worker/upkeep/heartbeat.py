@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 REPORT_EVERY = 5.0
 """Seconds between the worker's reports."""
-FIRST_PAUSE, PAUSE = 0.05, 0.5
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 """Seconds until the next attempt after a failed heartbeat: the first, and the longest. A worker that was frozen finds
-its connection gone, and the others take what it reads until they hear of it."""
+its connection gone, and until the others hear of it, they take what it reads."""
 
 
 class Heartbeat:
@@ -80,7 +80,7 @@ class Heartbeat:
                 await self._announce()
             return self._parts.peers.next_look(is_at_rest=self._hears() and not self._parts.held.shards())
 
-        await Loop(self._parts.clock, logger, "no heartbeat", FIRST_PAUSE, PAUSE).run(step, self._newcomer)
+        await Loop(self._parts.clock, logger, "no heartbeat", FIRST_PAUSE, LONGEST_PAUSE).run(step, self._newcomer)
 
     async def _announce(self) -> None:
         """Tell the others, which may look for this worker seldom. Raises: ServerError."""

@@ -105,8 +105,8 @@ end
 
 -- part: ended_members
 -- members_of(ready, entries): for each entry, the life of the member of a bundle in it; or "".
--- count_done(bundles, outgoing, near, fields): as `count_ends` for members that are done, if all of them are of one bundle and
--- dead in no group, which nearly all are; else nil, and nothing is counted. `fields` are theirs.
+-- count_done(bundles, outgoing, near, fields): as `count_ends` for the members with these fields, which are done, if all of
+-- them are of one bundle and dead in no group, as nearly always; else nil, and nothing is counted.
 -- count_finished(bundles, outgoing, near, lives, ids, finished, outcomes): as `count_ends` for those deliveries of these lives and
 -- ids whose jobs are among those that `finish` has forgotten; outcomes[n] is "done" or "cancelled".
 local function members_of(ready, entries)
