@@ -9,7 +9,16 @@ import pytest
 import redis
 
 from tests.lua.shard import HOUR_MS
-from wheelq.base.metrics import HANDLER_BOUNDS, LATENESS_BOUNDS, MOST_AT_ONCE, Lateness, Measured, Observations
+from wheelq.base.metrics import (
+    BOUNDS,
+    HANDLER_BOUNDS,
+    LATENESS_BOUNDS,
+    MOST_AT_ONCE,
+    Lateness,
+    Measured,
+    Observations,
+    Promotions,
+)
 from wheelq.protocol.calls import counts
 from wheelq.protocol.keys import Keys
 from wheelq.transport import Address, Transport
@@ -75,15 +84,35 @@ def test_figures_without_measurements_for_an_hour_are_forgotten(url: str, transp
         assert (connection.hlen(keys.histograms), connection.zcard(keys.measured)) == (2, 2)
 
 
-def test_how_late_jobs_were_is_taken_over_by_difference() -> None:
-    observations = Observations()
-    observations.add_lateness(Measured.PROMOTION, "orders", Lateness(5, (1, 2)), Lateness(9, (1, 3, 1)))
-    many = (0,) * 20 + (4,)
-    observations.add_lateness(Measured.PROMOTION, "orders", Lateness(), Lateness(10, many))
-    found = observations.to_send()
+def test_how_late_jobs_were_is_counted_in_all_and_by_topic() -> None:
+    promotions = Promotions()
+    promotions.add("orders", Lateness(4, (0, 1, 1)))
+    promotions.add("orders", Lateness())
+    promotions.add("mails", Lateness(10, (0,) * 20 + (4,)))
+    promotions.add_held_back("mails", Lateness(7, (0, 0, 0, 1)))
+    assert (promotions.lateness.total_ms, promotions.lateness.jobs) == (14, 6)
+    found = promotions.observations.to_send()
     assert found is not None
-    figures = found[1][Measured.PROMOTION, "orders", ""]
-    assert (figures[0], figures[1:4], figures[-1]) == (14_000, [0, 1, 1], 4)
+    orders, mails = found[1][Measured.PROMOTION, "orders", ""], found[1][Measured.PROMOTION, "mails", ""]
+    assert (orders[0], orders[1:5], orders[-1]) == (4_000, [0, 1, 1, 0], 0)
+    assert (mails[0], mails[-1], sum(mails[1:])) == (10_000, 4, 4)
+    assert found[1][Measured.HELD_BACK, "mails", ""][:5] == [7_000, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", [Measured.START, Measured.HANDLER])
+def test_few_durations_are_counted_as_many_are(kind: Measured) -> None:
+    bounds = BOUNDS[kind]
+    values = [-1.0, 0.0, *bounds, *(bound * 1.01 for bound in bounds), 1e6]
+    together, apart = Observations(), Observations()
+    together.add(kind, "orders", "g", values)
+    for value in values:
+        apart.add(kind, "orders", "g", [value])
+    found = [observations.to_send() for observations in (together, apart)]
+    assert found[0] is not None
+    assert found[1] is not None
+    one, other = (figures[1][kind, "orders", "g"] for figures in found if figures is not None)
+    assert one[1:] == other[1:]
+    assert one[0] == pytest.approx(other[0], abs=len(values))
 
 
 def test_no_more_than_so_many_series_are_sent_together() -> None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 
 _SUB_BITS = 3  # 8 buckets for each doubling
 
@@ -119,8 +119,10 @@ Series = tuple[Measured, str, str]
 Increments = dict[Series, list[int]]
 """For each series the sum in microseconds, then how many values lay up to each bound, and above the last."""
 
-MOST_AT_ONCE = 500
-"""The most series that are sent at once; the others follow."""
+MOST_AT_ONCE, PORTIONS = 100, 5
+"""The most series that are sent at once, about 2 ms of the server's time, and how often in a row; the others follow."""
+FEW = 8
+"""Fewer durations than this are counted one by one, which takes less time than to look for each bound."""
 MOST_KEPT = 1_000
 """The most durations that `Durations` keeps uncounted."""
 
@@ -138,22 +140,25 @@ class Observations:
         ordered = sorted(seconds)
         if not ordered:
             return
-        figures = self._figures((kind, topic, group))
+        figures, bounds = self._figures((kind, topic, group)), BOUNDS[kind]
         figures[0] += int(sum(ordered[bisect_left(ordered, 0.0) :]) * 1_000_000)
+        if len(ordered) < FEW:
+            for one in ordered:
+                figures[1 + bisect_left(bounds, one)] += 1
+            return
         below = 0
-        for place, bound in enumerate(BOUNDS[kind]):
+        for place, bound in enumerate(bounds):
             up_to_it = bisect_right(ordered, bound)
             figures[1 + place] += up_to_it - below
             below = up_to_it
         figures[-1] += len(ordered) - below
 
-    def add_lateness(self, kind: Measured, topic: str, before: Lateness, after: Lateness) -> None:
-        """Count the promotions that are in `after` and were not in `before`."""
+    def add_lateness(self, kind: Measured, topic: str, lateness: Lateness) -> None:
+        """Count promotions."""
         figures = self._figures((kind, topic, ""))
-        figures[0] += 1000 * (after.total_ms - before.total_ms)
-        for place, count in enumerate(after.counts):
-            known = before.counts[place] if place < len(before.counts) else 0
-            figures[1 + min(place, len(LATENESS_BOUNDS))] += count - known
+        figures[0] += 1000 * lateness.total_ms
+        for place, count in enumerate(lateness.counts):
+            figures[1 + min(place, len(LATENESS_BOUNDS))] += count
 
     def to_send(self) -> tuple[int, Increments] | None:
         """Returns the number of the increments to send now, and the increments; None when nothing was measured."""
@@ -166,6 +171,13 @@ class Observations:
                 del self._new[series]
         return self._number, self._sending
 
+    def portions(self) -> Iterator[tuple[int, Increments]]:
+        """Yields several times in a row what to send, as `to_send` does. Call `sent` in between."""
+        for _ in range(PORTIONS):
+            if (found := self.to_send()) is None:
+                return
+            yield found
+
     def sent(self, number: int) -> None:
         """Record that the increments of this number are in Redis."""
         if number == self._number:
@@ -176,6 +188,27 @@ class Observations:
         if figures is None:
             figures = self._new[series] = [0] * (len(BOUNDS[series[0]]) + 2)
         return figures
+
+
+class Promotions:
+    """Counts how late the jobs were that one node has promoted."""
+
+    def __init__(self) -> None:
+        self.lateness = Lateness()
+        """From due time to promotion, of all jobs so far."""
+        self.observations = Observations()
+        """The same by topic, and that of jobs that had been held back: what is not sent yet."""
+
+    def add(self, topic: str, lateness: Lateness) -> None:
+        """Count jobs of a topic that were promoted."""
+        if lateness.counts:
+            self.lateness += lateness
+            self.observations.add_lateness(Measured.PROMOTION, topic, lateness)
+
+    def add_held_back(self, topic: str, lateness: Lateness) -> None:
+        """Count those among them that had been held back for their keys."""
+        if lateness.counts:
+            self.observations.add_lateness(Measured.HELD_BACK, topic, lateness)
 
 
 class Durations:
@@ -219,8 +252,8 @@ class Durations:
             self._count()
 
     def _count(self) -> None:
+        self._lateness.add_all(chain.from_iterable(self._late_ms.values()))
         for topic, late_ms in self._late_ms.items():
-            self._lateness.add_all(late_ms)
             self._observations.add(Measured.START, topic, self._group, [ms / 1000 for ms in late_ms])
         for topic, seconds in self._seconds.items():
             self._observations.add(Measured.HANDLER, topic, self._group, seconds)

@@ -31,7 +31,6 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from wheelq.base.metrics import Lateness
 from wheelq.model.topic import shaping_of
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
@@ -70,6 +69,7 @@ class Leader:
         self._clock = parts.node.clock
         self._server = parts.server
         self._coalescing = parts.node.coalescing
+        self._promotions = parts.node.promotions
         self._lease = lease
         self._window = Window(self._settings)
         self._wheel = Wheel(0)
@@ -85,10 +85,6 @@ class Leader:
         self._limited = 0  # jobs that are held back for their keys or have permits, as of the last sweep
         self._look_over_at = 0.0  # when to look for keys that were freed, and for permits that are over
         self._look_place = LookPlace()
-        self.lateness = Lateness()
-        """How late the jobs promoted so far were."""
-        self.held_lateness = Lateness()
-        """The same of those among them that had been held back for their keys."""
 
     def hint(self, jobs: list[tuple[str, int]]) -> bool:
         """Take jobs (member, due_ms) that were scheduled before the horizon; returns whether there is earlier work."""
@@ -242,7 +238,7 @@ class Leader:
         """Take the answer to a promotion; returns whether there is work before the next `act`."""
         self._server.observe(asked_at, answer.server_us)
         self._is_promoting, self._promoted_us = False, answer.server_us
-        self.lateness += answer.lateness
+        self._promotions.add(self._keys.topic, answer.lateness)
         for member, due_ms in answer.waiting:  # rescheduled, or this node's clock was slightly ahead
             if self._window.covers(due_ms):
                 self._wheel.insert(member, due_ms)
@@ -285,7 +281,7 @@ class Leader:
             self._look_place if is_look else None,
         )
         answer = await self._send(call)
-        self.lateness += answer.lateness
+        self._promotions.add(self._keys.topic, answer.lateness)
         if answer.promoted:
             self._coalescing.promoted(self._clock.monotonic())
         now_ms = answer.server_us / 1000
@@ -309,7 +305,7 @@ class Leader:
             self._limited = 0
             return
         self._limited = answer.keys.left
-        self.held_lateness += answer.keys.lateness
+        self._promotions.add_held_back(self._keys.topic, answer.keys.lateness)
         for key, at_ms in [*((key, 0) for key in left), *answer.keys.later]:
             self._wheel.insert(key, at_ms)
         if is_look:

@@ -20,13 +20,13 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Any, Self
 
 from wheelq import reminders
 from wheelq.base.clock import Clock, until_stopped
-from wheelq.base.metrics import Lateness, Measured, Observations
+from wheelq.base.metrics import Lateness
 from wheelq.base.timers import PreciseClock
 from wheelq.base.version import __version__
 from wheelq.errors import ServerError
@@ -97,7 +97,8 @@ class Scheduler:
         self._beat_at = 0.0
         self._looks = False
         self._reports: set[asyncio.Task[None]] = set()
-        self._promotion_lateness = PromotionLateness(parts)
+        self._jumps = 0  # of the server's clock, as last told
+        self._served: tuple[int, int] | None = None  # the versions of topics and assignment that it serves
 
     @classmethod
     def connect(cls, url: str | None = None, settings: Settings | None = None) -> Self:
@@ -115,7 +116,7 @@ class Scheduler:
     @property
     def lateness(self) -> Lateness:
         """How late this node has promoted its jobs so far: from due time to promotion, by the server's clock."""
-        return sum((shard.lateness for shard in self._shards.values()), start=self._promotion_lateness.before)
+        return self._parts.promotions.lateness
 
     def stop(self) -> None:
         """Make `run` end: shards finish their current work and give their leases back, so standbys lead at once."""
@@ -173,7 +174,7 @@ class Scheduler:
             self._parts.lookout.stop()
             await asyncio.wait([promoting, looking])
             with contextlib.suppress(ServerError):
-                await self._promotion_lateness.send(self._shards)
+                await self._send_observations()
                 await self._members.leave()
         finally:  # also if this is cancelled: no task outlives `run`
             rest = [*background, *self._tasks.values(), *self._reports]
@@ -209,7 +210,7 @@ class Scheduler:
         changed = await self._topics.read()
         if beats := now >= beat_at:
             await self._tell_time(self._clock.monotonic(), await self._members.beat())
-            await self._promotion_lateness.send(self._shards)
+            await self._send_observations()
             # A node alone looks at every second beat whether that is still so: others announce themselves.
             self._looks = is_unsure or not (self._looks and self._members.is_alone)
             changed |= self._looks
@@ -217,7 +218,7 @@ class Scheduler:
         again_s = inf
         if changed or self._is_noticed:
             self._is_noticed = False
-            again_s = await self._members.refresh(self._topics.shards(), self._topics.never_read)
+            again_s = await self._members.refresh(self._topics.shards(), self._topics.never_read, self._topics.version)
             self._is_noticed |= again_s < inf
             await self._play_parts()
         now = self._clock.monotonic()
@@ -225,10 +226,18 @@ class Scheduler:
         return min(self._settings.topics_ms / 1000, max(0.0, self._beat_at - now), again_s)
 
     async def _tell_time(self, asked_at: float, server_us: int) -> None:
-        """Tell each shard the time of its server: a resting shard would not notice a step of the clock by itself.
+        """Tell each shard if its server's clock was stepped: a resting shard would not notice that by itself.
 
-        The heartbeat, sent at `asked_at`, has told that of one server.
+        The heartbeat, sent at `asked_at`, has told the time of one server.
         """
+        if self._transport.server_of(self._keys.nodes) is None:  # all shards share its clock
+            if self._server.jumps != self._jumps:
+                self._jumps = self._server.jumps
+                for shard in self._shards.values():
+                    shard.wake()
+                for occurrences in self._occurrences.values():
+                    occurrences.notice()
+            return
         by_server: dict[object, list[str]] = {}
         for channel, shard in self._shards.items():
             by_server.setdefault(self._transport.server_of(shard.keys.ready), []).append(channel)
@@ -242,8 +251,23 @@ class Scheduler:
                 if part is not None:
                     part.take_time(*sample)
 
+    async def _send_observations(self) -> None:
+        """Send how late jobs were promoted to the histograms, if any were. Raises: ServerError."""
+        observations = self._parts.promotions.observations
+        for number, increments in observations.portions():
+            await self._transport.send(counts.observe(self._keys, self.node, number, increments))
+            observations.sent(number)
+
     async def _play_parts(self) -> None:
         """Start, change and end this node's roles in shards, as the assignment says."""
+        wanted = (self._topics.version, self._members.version)
+        if wanted != self._served:
+            self._served = None
+            await self._serve()
+            self._served = wanted
+        self._return_what_was_stood_in_for()
+
+    async def _serve(self) -> None:
         wanted = {
             self._keys.shard(*name): Role.LEADER if post.leader == self.node else Role.STANDBY
             for name, post in self._members.posts.items()
@@ -263,7 +287,6 @@ class Scheduler:
                 begun += 1
                 if begun % BEGUN_AT_ONCE == 0:
                     await self._clock.sleep(BEGIN_PAUSE_S)
-        self._return_what_was_stood_in_for()
 
     def _first_led_here(self) -> dict[str, Topic]:
         """The topics of which this node leads the first shard."""
@@ -301,7 +324,6 @@ class Scheduler:
         if occurrences := self._occurrences.pop(channel, None):
             await occurrences.stop()
         await self._tasks.pop(channel)
-        self._promotion_lateness.ended(shard)
         await self._hints.ignore(channel)
 
     def _report_gone(self, node: str) -> None:
@@ -325,41 +347,6 @@ class Scheduler:
             "version": __version__,
             "clock_skew_ms": round(self._server.skew_ms),
         }
-
-
-class PromotionLateness:
-    """Adds how late one node promoted jobs to the histograms of all processes, topic by topic."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
-        self._observations = Observations()
-        self.before = Lateness()
-        """How late jobs were in shards that this node no longer serves."""
-        self._known: dict[Shard, tuple[Lateness, Lateness]] = {}
-
-    def observe(self, shard: Shard) -> None:
-        """Add the lateness of the shard's jobs since the last call."""
-        before, now = self._known.get(shard, (Lateness(), Lateness())), (shard.lateness, shard.held_lateness)
-        for kind, former, latter in zip((Measured.PROMOTION, Measured.HELD_BACK), before, now, strict=True):
-            if latter.jobs != former.jobs:
-                self._observations.add_lateness(kind, shard.keys.topic, former, latter)
-                self._known[shard] = now
-
-    def ended(self, shard: Shard) -> None:
-        """Record that the node no longer serves the shard."""
-        self.observe(shard)
-        self._known.pop(shard, None)
-        self.before += shard.lateness
-
-    async def send(self, shards: Mapping[str, Shard]) -> None:
-        """Send the lateness of jobs promoted in these shards, if there are any. Raises: ServerError."""
-        for shard in shards.values():
-            self.observe(shard)
-        if (found := self._observations.to_send()) is not None:
-            number, increments = found
-            parts = self._parts
-            await parts.transport.send(counts.observe(parts.keys, parts.node, number, increments))
-            self._observations.sent(number)
 
 
 class HintSubscription:

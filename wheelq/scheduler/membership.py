@@ -42,8 +42,10 @@ class Membership:
         self._clock = parts.clock
         self._server = parts.server
         self._report = report
-        self._version = 0
         self._connections: dict[str, str] = {}  # by node: "run id:client id"
+        self.version = 0
+        """The version of the assignment, as last read."""
+        self._fitted: tuple[int, int, frozenset[str]] | None = None  # topics, assignment and nodes that fitted together
         self.posts: Assignment = {}
         """Leader and standby of every shard, as last read."""
         self.seen_at: dict[str, float] = {}
@@ -83,20 +85,24 @@ class Membership:
         """Whether no other node lives, as last read. A node that starts announces itself."""
         return self.seen_at.keys() == {self._node}
 
-    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = ()) -> float:
+    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = (), topics: int = -1) -> float:
         """Read the live nodes and the assignment; replace the assignment if it no longer fits `shards`.
 
-        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them. Returns the seconds
-        after which to call this again, if another node has not replaced the assignment; infinity if it fits.
+        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them. `topics` is the version
+        of what this is told of them. Returns the seconds after which to call this again, if another node has not
+        replaced the assignment; infinity if it fits.
         """
         await self._read_nodes()
         if self._node not in self.seen_at:  # the list was lost, or another node removed this one
             await self.beat()
             await self._read_nodes()
         await self._read_posts()
+        together = (topics, self.version, frozenset(self.seen_at))
+        if topics >= 0 and together == self._fitted:
+            return inf
         wanted = set(shards) | {name for name in self.posts if name[0] in unreadable}
         if self._fits(wanted):
-            self._unfit_since = None
+            self._unfit_since, self._fitted = None, together
             return inf
         before = sorted(node for node in self.seen_at if node < self._node)
         while before and await self._forget_if_gone(before[0]):
@@ -107,9 +113,9 @@ class Membership:
             return left
         self._unfit_since = None
         posts = assign(wanted, self.seen_at or [self._node], self.posts)
-        call = heartbeats.put_assignment(self._keys, self._version, self._version + 1, posts)
+        call = heartbeats.put_assignment(self._keys, self.version, self.version + 1, posts)
         if await self._transport.send(call):
-            self._version, self.posts = self._version + 1, posts
+            self.version, self.posts = self.version + 1, posts
         else:
             await self._read_posts()
         return inf
@@ -166,7 +172,7 @@ class Membership:
 
     async def _read_posts(self) -> None:
         version = await self._transport.send(heartbeats.assignment_version(self._keys))
-        if version != self._version:
+        if version != self.version:
             posts = await self._transport.send(heartbeats.assignment(self._keys))
             self.posts = {name: Post(*nodes) for name, nodes in posts.items()}
-            self._version = version
+            self.version = version

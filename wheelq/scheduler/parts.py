@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wheelq.base.clock import Clock, ServerClock
+from wheelq.base.metrics import Promotions
 from wheelq.model.topic import Topic
 from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.scheduler.promoter import Gathering, Lookout, Promoter, PromotionCoalescing
@@ -27,6 +28,7 @@ class NodeParts:
     """The connection on which it listens, "run id:client id". When this is closed, the node is gone."""
     found_outgoing: Callable[[ShardKeys], object] = lambda keys: None
     """Called when followers were seen in a shard's `outgoing`."""
+    promotions: Promotions = field(default_factory=Promotions)
     server: ServerClock = field(init=False)
     coalescing: PromotionCoalescing = field(init=False)
     promoter: Promoter = field(init=False)
@@ -40,6 +42,10 @@ class NodeParts:
         self.gathering = Gathering(self.transport, self.clock)
         self.lookout = Lookout(self.transport, self.clock, self.settings)
 
+    def clock_of(self, keys: ShardKeys) -> ServerClock:
+        """The clock of the server that has this shard. In a cluster each shard has its own: it may move."""
+        return self.server if self.transport.server_of(keys.ready) is None else self.server.like()
+
 
 @dataclass(slots=True, eq=False)
 class ShardParts:
@@ -50,7 +56,7 @@ class ShardParts:
     topic: Topic
     """The topic as last read."""
     server: ServerClock = field(init=False)
-    """The clock of the Redis server; in a cluster, of the Redis node that has this shard."""
+    """See `NodeParts.clock_of`."""
 
     def __post_init__(self) -> None:
-        self.server = self.node.server.like()
+        self.server = self.node.clock_of(self.keys)

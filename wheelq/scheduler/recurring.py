@@ -60,7 +60,7 @@ class Occurrences:
         self._gathering = parts.gathering
         self._settings = parts.settings
         self._clock = parts.clock
-        self._server = parts.server.like()  # in a cluster the shard may be on another Redis node
+        self._server = parts.clock_of(keys)
         self._is_first, self._holds_back = is_first, holds_back
         self._looking: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None  # while it looks

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from enum import Enum
 
 from wheelq.base.clock import ServerClock, Wake
-from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader, ServerError
 from wheelq.model.topic import Topic
 from wheelq.protocol.calls import leader as calls
@@ -162,21 +161,6 @@ class Shard:
     def next_ms(self) -> int | None:
         """When this node, as the leader, expects to promote next; None if it expects nothing."""
         return self._leader.next_ms
-
-    @property
-    def lateness(self) -> Lateness:
-        """How late the jobs promoted here so far were."""
-        return self._leader.lateness + self._standby.lateness
-
-    @property
-    def held_lateness(self) -> Lateness:
-        """The same of those among them that had been held back for their keys."""
-        return self._leader.held_lateness
-
-    @property
-    def promoted(self) -> int:
-        """Jobs promoted here so far."""
-        return self.lateness.jobs
 
     # --- the loop --------------------------------------------------------------------------------------------------
 

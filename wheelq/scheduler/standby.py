@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from enum import Enum, auto
 
-from wheelq.base.metrics import Lateness
 from wheelq.model.topic import shaping_of
 from wheelq.protocol.calls import leader as calls
 from wheelq.scheduler.lease import WatchedLease, holder_connection
@@ -121,8 +120,6 @@ class Standby:
     """Watches the leader of one shard."""
 
     def __init__(self, parts: ShardParts, rules: StandbyRules) -> None:
-        self.lateness = Lateness()
-        """How late the jobs promoted in a leader's place so far were."""
         self._parts = parts
         self._keys = parts.keys
         self._transport = parts.node.transport
@@ -165,7 +162,7 @@ class Standby:
                 self._keys, hedge_ms, self._settings.batch, topic.terms, shaping_of(topic, self._keys.shard)
             )
             answer = await self._transport.send(call)
-            self.lateness += answer.lateness
+            self._parts.node.promotions.add(self._keys.topic, answer.lateness)
             behind = answer.is_partial and answer.promoted > 0 and not answer.wait_ms
             if answer.wait_ms:
                 self._rules.look_at = answer.server_us / 1000 + answer.wait_ms + hedge_ms

@@ -113,10 +113,11 @@ class TopicList:
         """By name, as last read."""
         self.unreadable: dict[str, str] = {}
         """The topics whose settings cannot be read here, each with the problem."""
+        self.version = -1
+        """Their version, as last read: it changes with any of them."""
         self.lost = LostTopics(parts)
         self._transport = parts.transport
         self._keys = parts.keys
-        self._version = -1
 
     def shards(self) -> Iterator[tuple[str, int]]:
         """Every shard of every topic, by topic and number."""
@@ -129,10 +130,10 @@ class TopicList:
 
     async def read(self) -> bool:
         """Read the topics if their version has changed; returns whether it has. Raises: ServerError."""
-        if await self._transport.send(registry.topics_version(self._keys)) == self._version:
+        if await self._transport.send(registry.topics_version(self._keys)) == self.version:
             return False
         topics = await self._transport.send(registry.topics(self._keys))
-        self._version = topics.version
+        self.version = topics.version
         self.lost.note(self.settings, {**topics.settings, **dict.fromkeys(topics.unreadable, Topic())})
         # A topic that could be read before is served as it was: a shard with other terms refuses its leader.
         known = {name: self.settings[name] for name in topics.unreadable if name in self.settings}

@@ -121,12 +121,12 @@ class Leading:
         if shard is None:
             shard = self._shards[keys] = Shard(ShardParts(self._parts, keys, topic))
         shard.configure(topic)
-        before = shard.promoted
+        before = self._parts.promotions.lateness.jobs
         shard.look_again()
         rest = await shard.step()
         while rest <= 0:
             rest = await shard.step()
-        promoted = shard.promoted - before
+        promoted = self._parts.promotions.lateness.jobs - before
         expected = (shard.next_ms, await self._transport.send(_first_after(keys, self._clock.wall_ms())))
         self._hold(keys, math.ceil(rest * 1000), expected, has_promoted=promoted > 0)
         return promoted

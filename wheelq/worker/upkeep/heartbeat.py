@@ -112,11 +112,10 @@ class Heartbeat:
 
     async def _send_observations(self) -> None:
         """Send new measurements to the histograms, if there are any. Raises: ServerError."""
-        found = self._running.durations.observations.to_send()
-        if found is not None:
-            number, increments = found
+        observations = self._running.durations.observations
+        for number, increments in observations.portions():
             await self._parts.transport.send(counts.observe(self._parts.keys, self._parts.name, number, increments))
-            self._running.durations.observations.sent(number)
+            observations.sent(number)
 
     def _report(self) -> dict[str, Any]:
         parts, running = self._parts, self._running
