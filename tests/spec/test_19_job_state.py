@@ -214,6 +214,32 @@ async def both_groups_are_there(client: AsyncClient, topic: str) -> bool:
 # What is kept
 
 
+@pytest.mark.parametrize("numbers", [(5,), (5, 1)], ids=["after one change", "after a change and back"])
+async def test_a_finished_job_does_not_hide_a_later_one_with_its_id(
+    aclient: AsyncClient,
+    client: Client,
+    topic: str,
+    serve: Callable[..., Worker],
+    scheduler: Scheduler,
+    numbers: list[int],
+) -> None:
+    """The first ended where one number of shards had placed it; the later one is where another number placed it."""
+    serve(lambda job: None)
+    keys = [f"k{n}" for n in range(8)]
+    for key in keys:
+        await aclient.schedule(topic, "first", delay=0, key=key)
+    for key in keys:
+        await in_state(aclient, topic, key, JobState.DONE)  # from now on it knows the topic, with one shard
+    client.set_shards(topic, numbers[0])
+    for key in keys:
+        client.schedule(topic, "later", delay=3600, key=key, on_duplicate="replace")
+    for number in numbers[1:]:
+        client.set_shards(topic, number)
+    for key in keys:
+        found = known(await aclient.get(topic, key))
+        assert (found.state, found.payload) == (JobState.WAITING, "later")
+
+
 async def test_without_keep_done_a_finished_job_is_forgotten_at_once(
     url: str, settings: Settings, topic: str, serve: Callable[..., Worker]
 ) -> None:

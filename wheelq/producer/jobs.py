@@ -68,8 +68,17 @@ class Jobs:
 
     def get(self, job: Receipt[Any], partition_key: str | None) -> Operation[JobInfo | None]:
         """Returns the state of a job; None if it is not known."""
-        call = partial(state.get, id=job.id, life=job.life)
-        return self._topics.find(job.topic, job.id, partition_key, call, None, changes=False)
+        return _state_of(self._topics, job, partition_key)
+
+
+def _state_of(topics: Topics, job: Receipt[Any], partition_key: str | None) -> Operation[JobInfo | None]:
+    """Returns the state of a job; without its life, that of the latest with its id."""
+
+    def ended_ms(info: JobInfo | None) -> int | None:
+        return None if info is None or job.life or not info.is_finished else info.finished_ms or 0
+
+    call = partial(state.get, id=job.id, life=job.life)
+    return topics.find(job.topic, job.id, partition_key, call, None, changes=False, ended_ms=ended_ms)
 
 
 _TOO_LATE = "dropped because it was too late (expires, misfire)"
@@ -113,7 +122,7 @@ def wait_for(
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         how = f"to wait for them, set its keep_done_ms (wheelq configure {topic} --keep-done 1h)"
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: {how}")
-    info = yield from topics.find(topic, id, partition_key, lambda keys: state.get(keys, id, life), None, changes=False)
+    info = yield from _state_of(topics, job, partition_key)
     if info is None:
         raise JobNotFound(topic, id, UNKNOWN)
     keys = topics.shard(topic, info.shard)

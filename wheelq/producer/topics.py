@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from wheelq.base.clock import Clock
@@ -137,17 +138,21 @@ class Topics:
         not_found: T,
         *,
         changes: bool = True,
+        ended_ms: Callable[[T], int | None] = lambda answer: None,
     ) -> Operation[T]:
         """Asks the shards where the job may be; returns the first answer that is not `not_found`.
 
         The cached topic may be old, so it is read again before returning `not_found`. Without a partition key, the
         other shards are asked last, all at once: the job may have been scheduled with one. `changes`: whether the call
-        changes the job, and so must only be made where it is.
+        changes the job, and so must only be made where it is. `ended_ms(answer)` is when the job ended of which the
+        answer tells; None if it is the one that is meant. Of a job that has ended, a former number of shards may have
+        the record, while another number has a later job of its id: the one that ended last counts if none has.
         """
         key = check_id(id, "id")
         if partition_key is not None:
             key = check_id(partition_key, "partition_key")
         asked: set[int] = set()
+        ended: list[tuple[int, T]] = []
         known = self.known(check_topic(topic))
         found = None if known is None else known.topic
         is_fresh = found is None
@@ -161,10 +166,14 @@ class Topics:
                     asked.add(shard)
                     answer = yield from ask(call(self._keys.shard(topic, shard)))
                     if answer != not_found:
-                        return answer
+                        if (at_ms := ended_ms(answer)) is None:
+                            return answer
+                        ended.append((at_ms, answer))
             if is_fresh:
                 break
             found, is_fresh = None, True
+        if ended:
+            return max(ended, key=itemgetter(0))[1]
         others = range(found.all_shards) if found and partition_key is None else ()
         shards = [self._keys.shard(topic, shard) for shard in others if shard not in asked]
         if changes:
