@@ -134,6 +134,8 @@ class Asked:
     topic: str
     id: str
     run: Run
+    is_of_run: bool = False
+    """Whether its id is of this run, so that no other run can ask for it."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,10 @@ from loadtest.simulation.plan import Draft, Step
 
 
 def _link(random: Random, topics: list[str], depth: int) -> list[Any]:
-    """Draw a payload: how long its handler takes, how often it fails, how, and what follows."""
+    """Draw a payload: how long its handler takes, how often it fails, how, and what follows.
+
+    What follows is a topic, a delay, a payload, and whether the follower has an id of the run that asks for it.
+    """
     takes, fails = random.choice((0, 0, 0.01, 0.3, 1.5)), random.choice((0, 0, 0, 0, 1, 2))
     how = random.choice(("error", "error", "again"))
     if random.random() < 0.05:
@@ -21,7 +24,7 @@ def _link(random: Random, topics: list[str], depth: int) -> list[Any]:
     following = []
     for _ in range(random.choice((0, 1, 1, 2)) if depth else 0):
         delay = random.choice((0, 0, 0, 0.2, 2.0, 10.0))
-        following.append([random.choice(topics), delay, _link(random, topics, depth - 1)])
+        following.append([random.choice(topics), delay, _link(random, topics, depth - 1), random.random() < 0.3])
     return [takes, fails, how, following]
 
 
