@@ -1,7 +1,8 @@
 """Faults in which several things go wrong at the same moment, each for the seeds with its trait.
 
 Two faults that are drawn one by one seldom meet, and some mistakes show only where they do: a worker that loses calls
-while it says goodbye, an outbox that delivers over connections that break.
+while it says goodbye, an outbox that delivers over connections that break, a topic that is paused while a standby
+promotes in it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from loadtest.simulation.faults import BACK_S, DEAD_S, Stage, Steps, fault, restart
+from loadtest.simulation.faults import BACK_S, DEAD_S, SLOW, Stage, Steps, fault, freeze_node, restart, tell_slow
 from loadtest.simulation.plan import WITH_OUTBOX
 
-TRAITS = ("leaving", "keeping", "bundles")
+TRAITS = ("leaving", "keeping", "bundles", "hedging")
 """The traits of these faults."""
 
 
@@ -64,6 +65,17 @@ def report_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
     yield seconds
     for server in servers:
         server.loses = lambda words: False
+
+
+@fault("hedge-late", 1, (4, 9), needs="hedging")
+def hedge_late(stage: Stage, random: Random, seconds: float) -> Steps:
+    """A node is frozen, and the calls of the others, which promote in its place, take long."""
+    slow, names = stage.fleet.network.slow, [part.name for part in stage.fleet.nodes]
+    tell_slow(stage, seconds, SLOW)
+    slow.update(dict.fromkeys(names, SLOW))
+    yield from freeze_node(stage, random, seconds)
+    for name in names:
+        slow.pop(name, None)
 
 
 def _shake(stage: Stage, random: Random, names: Iterable[str]) -> None:

@@ -9,11 +9,23 @@ from random import Random
 from loadtest.simulation import combined, knobs
 from loadtest.simulation.faults import FAULTS
 from loadtest.simulation.operations import OPERATIONS, Operation
-from loadtest.simulation.plan import APART, LOAD_S, OWN_TOPICS, PRODUCERS, RATE, TRAITS, Draft, Plan, Step, TopicPlan
+from loadtest.simulation.plan import (
+    APART,
+    LOAD_S,
+    OWN_TOPICS,
+    PAUSES,
+    PRODUCERS,
+    RATE,
+    TRAITS,
+    Draft,
+    Plan,
+    Step,
+    TopicPlan,
+)
 
 BESIDE = ("power", "deaths", *combined.TRAITS)
 """Traits of `APART` that have one more fault."""
-LONG = ("pause", "recurring", "cron", "group", "due-range", "late-group", "rerun", "bundle", "group-of-members")
+LONG = (*PAUSES, "recurring", "cron", "group", "due-range", "late-group", "rerun", "bundle", "group-of-members")
 """Steps that put back what they have changed, which a producer that is killed or cut off does not."""
 LASTING_EVERY = 12
 """One seed of so many has faults that stay, and no others."""

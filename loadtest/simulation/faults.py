@@ -38,6 +38,8 @@ STOPS_S = 12.0
 """Seconds after which a part that is stopped has ended, while the server answers."""
 NOTICED_S = 12.0
 """Seconds within which a part notices that a connection is dead."""
+SLOW = 60.0
+"""How many times longer packets take in the slowest network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +335,15 @@ def partition(stage: Stage, random: Random, seconds: float) -> Steps:
 
 @fault("slow-network", 2, (2, 10))
 def slow_network(stage: Stage, random: Random, seconds: float) -> Steps:
-    stage.fleet.network.slowness = slowness = random.choice((5.0, 20.0, 60.0))
-    stage.ledger.trouble("slow-network", "", seconds, slack=SLOWEST_PACKET_S * slowness + 0.3)
+    stage.fleet.network.slowness = slowness = random.choice((5.0, 20.0, SLOW))
+    tell_slow(stage, seconds, slowness)
     yield seconds
     stage.fleet.network.slowness = 1.0
+
+
+def tell_slow(stage: Stage, seconds: float, slowness: float) -> None:
+    """Record that packets take so many times longer."""
+    stage.ledger.trouble("slow-network", "", seconds, slack=SLOWEST_PACKET_S * slowness + 0.3)
 
 
 # --- the server ----------------------------------------------------------------------------------------------------
@@ -603,7 +610,7 @@ def _hurt_for_good(stage: Stage, part: Part, how: str) -> None:
         case "does not hear":
             network.unhearing.add(part.name)
         case "has a slow network":
-            network.slow[part.name] = 60.0
+            network.slow[part.name] = SLOW
             stage.ledger.slow.add(part.name)
         case "has a slow processor":
             process.slowness = 50.0

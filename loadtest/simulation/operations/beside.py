@@ -1,8 +1,11 @@
-"""The load beside combined faults: long jobs, and jobs that are kept and changed. See `combined`."""
+"""The load beside combined faults: long jobs, jobs that are kept and changed, and a topic that is paused often.
+
+See `combined`.
+"""
 
 from __future__ import annotations
 
-from loadtest.simulation.operations import jobs
+from loadtest.simulation.operations import jobs, topics
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.plan import WITH_OUTBOX, Draft
 
@@ -15,6 +18,18 @@ def _draw_long(draft: Draft) -> Args:
 
 
 operation("long-schedule", 60, draw=_draw_long, trait="leaving")(jobs.schedule)
+
+
+def _draw_soon(draft: Draft) -> Args:
+    return {**jobs.drawn_job(draft), "delay": round(draft.random.uniform(0, 3), 3), "payload": [0, 0, "error"]}
+
+
+def _draw_pause(draft: Draft) -> Args:
+    return {"topic": draft.topic().name, "seconds": round(draft.random.uniform(0.3, 0.8), 2)}
+
+
+operation("hedged-schedule", 200, draw=_draw_soon, trait="hedging")(jobs.schedule)
+operation("hedged-pause", 25, draw=_draw_pause, trait="hedging")(topics.pause)
 
 
 def _draw_kept(draft: Draft) -> Args:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from loadtest.simulation.ledger import Call
 from loadtest.simulation.operations.registry import Args, operation
 from loadtest.simulation.parts import Actor
-from loadtest.simulation.plan import Draft, Step
+from loadtest.simulation.plan import PAUSES, Draft, Step
 from wheelq.errors import ServerError, WheelqError
 
 
@@ -40,7 +40,7 @@ async def change_for_good(actor: Actor, step: Step, do: Callable[[], Awaitable[o
     while True:
         await change(actor, step, do)
         changed = actor.ledger.world.now
-        if step.kind == "pause":
+        if step.kind in PAUSES:
             actor.ledger.trouble("pause", step.args["topic"], 1.5, since=step.at)
         await asyncio.sleep(UNDONE_S)
         if not actor.ledger.was_undone(changed - 1.0, changed):

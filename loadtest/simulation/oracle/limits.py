@@ -8,6 +8,7 @@ from typing import Any
 
 from loadtest.simulation.ledger import Call, Promotion
 from loadtest.simulation.oracle.seen import Seen, promise
+from loadtest.simulation.plan import PAUSES
 
 BURST_S, MOST_SHARDS = 0.1, 4
 CHANGES = ("configure", "share-limits")
@@ -26,7 +27,7 @@ def paused(seen: Seen) -> Iterator[str]:
 
 def _pauses(seen: Seen, topic: str) -> Iterator[Span]:
     """Yields when a topic was certainly paused. A step pauses it first, and later resumes it."""
-    calls = [one for one in seen.ledger.calls if one.step.kind == "pause" and one.topic == topic]
+    calls = [one for one in seen.ledger.calls if one.step.kind in PAUSES and one.topic == topic]
     began: set[int] = set()
     pauses: list[Call] = []
     resumes: list[Call] = []
