@@ -22,7 +22,7 @@ from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.following.carrier import Carrier
 from wheelq.following.notes import Notes
-from wheelq.model.topic import Topic
+from wheelq.model.topic import Topic, shard_of
 from wheelq.protocol.calls import draining, producer, state, worker
 from wheelq.protocol.calls import outgoing as calls
 from wheelq.protocol.calls.outgoing import LIFE_MS, Outgoing
@@ -322,6 +322,24 @@ async def test_a_key_that_waits_where_a_former_number_of_shards_placed_it_is_kep
         info = await client.get(scene.target, "k1")
         assert info is not None
         assert info.payload == "new"
+
+
+async def test_a_follower_may_return_to_a_shard_that_had_no_job_of_its_key(scene: Scene) -> None:
+    """A former number of shards pointed there, and the number in force does by the time it is sent again."""
+    key = next(key for key in map(str, range(9)) if shard_of(key, 2) == 1)
+    async with AsyncClient.connect(scene.url) as client:
+        await client.configure(scene.target)
+        await client.set_shards(scene.target, 2)
+        await client.set_shards(scene.target, 1)
+        [entry] = scene.leave(JobSpec(1, key=key))
+        asked = Unreachable("schedule", after=1)
+        await scene.carry(scene.carrier(asked), [entry])
+        assert (asked.met, scene.left) == (2, 1)
+        await client.set_shards(scene.target, 2)
+    await scene.carry_again()
+    scene.consume()
+    assert scene.ran == [key]
+    assert scene.left == 0
 
 
 async def test_a_full_target_holds_up_no_other_and_gets_its_follower_later(scene: Scene) -> None:

@@ -5,8 +5,8 @@
                 └──────────────────────────────────────────────────────────────────────full, refused: later
 
 The tag of a follower is made when it is noted, and stays the same wherever it is sent, until a shard has answered under
-it that it has no room. What is not answered stays in `outgoing` as it is: a scheduler node claims it a second later,
-and sends the very same call. A target topic that is slow, full or away holds up no other.
+it that it has no room, or no job of its id. What is not answered stays in `outgoing` as it is: a scheduler node claims
+it a second later, and sends the very same call. A target topic that is slow, full or away holds up no other.
 
 What shards report of their bundles goes the same way, without a tag: see `protocol.calls.bundles`.
 
@@ -251,8 +251,8 @@ class Carrier:
                 full.append(_with(taken, one._replace(tag=make_tag(), shard=NOWHERE, terms="")))
             elif answer.terms_in_force is not None:
                 again.append(_with(taken, one._replace(shard=NOWHERE, terms="")))
-            else:  # a former shard, which has no job of this id
-                again.append(_with(taken, self._placed(one, sending.placed)))
+            else:  # a former shard, which has no job of this id, and would say so again to the same tag
+                again.append(_with(taken, self._placed(one, sending.placed)._replace(tag=make_tag())))
         yield from self._remove(arrived)
         yield from self._postpone([*full, *refused])
         if failure is not None:
