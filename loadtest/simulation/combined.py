@@ -14,6 +14,8 @@ from random import Random
 from loadtest.simulation.faults import BACK_S, DEAD_S, SLOW, Stage, Steps, fault, freeze_node, restart, tell_slow
 from loadtest.simulation.plan import WITH_OUTBOX
 
+FREEZES = 3
+"""How often a node is frozen in `hedge-late`."""
 TRAITS = ("leaving", "keeping", "bundles", "hedging")
 """The traits of these faults."""
 
@@ -67,13 +69,15 @@ def report_shaken(stage: Stage, random: Random, seconds: float) -> Steps:
         server.loses = lambda words: False
 
 
-@fault("hedge-late", 1, (4, 9), needs="hedging")
+@fault("hedge-late", 1, (3, 5), needs="hedging")
 def hedge_late(stage: Stage, random: Random, seconds: float) -> Steps:
-    """A node is frozen, and the calls of the others, which promote in its place, take long."""
+    """Nodes are frozen in turn, and the calls of the others, which promote in their place, take long."""
     slow, names = stage.fleet.network.slow, [part.name for part in stage.fleet.nodes]
-    tell_slow(stage, seconds, SLOW)
+    tell_slow(stage, FREEZES * (seconds + 1.0), SLOW)
     slow.update(dict.fromkeys(names, SLOW))
-    yield from freeze_node(stage, random, seconds)
+    for _ in range(FREEZES):
+        yield from freeze_node(stage, random, seconds)
+        yield 1.0
     for name in names:
         slow.pop(name, None)
 

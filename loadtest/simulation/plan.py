@@ -36,7 +36,7 @@ APART = {
     "removal": 0.2,
 }
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
-APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3, "hedging": 0.2}
+APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3, "hedging": 0.25}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 PAUSES = ("pause", "hedged-pause")
@@ -95,7 +95,7 @@ OWN_TOPICS = (
     TopicPlan("paced", {"shards": 1, "key_concurrency": 1, "key_rate": 4.0}, "single", 1.0, trait="shares"),
     TopicPlan(DEBOUNCED, {"shards": 2}, "single", 1.0, trait="debounce"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
-    TopicPlan("hedged", {"shards": 3}, "single", 1.0, trait="hedging"),
+    TopicPlan("hedged", {"shards": 6}, "single", 1.0, trait="hedging"),
 )
 """The topics of the traits in `APART`."""
 

@@ -477,6 +477,17 @@ PLANTS: Mapping[str, Plant] = {
         within=6,
         needs="debounce",
     ),
+    "hedge-without-terms": Plant(
+        "a standby promotes in place of a silent leader although the topic has just been paused",
+        "paused: ",
+        {
+            "if string.find(terms, 'paused', 1, true) or (redis.call('GET', shards) or terms) ~= terms then "
+            "return {now_us(), {0}, 0} end": ""
+        },
+        first=3810001,
+        within=1,
+        needs="hedge-late",
+    ),
     "last-shard-only": Plant(
         "a stopping worker judges by its last shard only whether it holds anything",
         "abandoned|slow",

@@ -25,11 +25,11 @@ def _draw_soon(draft: Draft) -> Args:
 
 
 def _draw_pause(draft: Draft) -> Args:
-    return {"topic": draft.topic().name, "seconds": round(draft.random.uniform(0.3, 0.8), 2)}
+    return {"topic": draft.topic().name, "seconds": round(draft.random.uniform(0.2, 0.5), 2)}
 
 
 operation("hedged-schedule", 200, draw=_draw_soon, trait="hedging")(jobs.schedule)
-operation("hedged-pause", 25, draw=_draw_pause, trait="hedging")(topics.pause)
+operation("hedged-pause", 50, draw=_draw_pause, trait="hedging")(topics.pause)
 
 
 def _draw_kept(draft: Draft) -> Args:
