@@ -86,6 +86,7 @@ class Stage:
         of_node.server.observe(clock.monotonic(), self.plain.send(server_time_us()))
         parts = ShardParts(of_node, self.keys, Topic())
         self.server = parts.server
+        self.promotions = of_node.promotions
         self.shard = Shard(parts, role)
         self._of_node = [asyncio.create_task(part.run()) for part in (of_node.promoter, of_node.lookout)]
 

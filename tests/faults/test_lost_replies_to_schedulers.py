@@ -90,11 +90,11 @@ async def test_a_standby_leads_as_soon_as_the_leader_says_that_it_goes(url: str,
                 staying.shard.hint(data)
 
     tasks = [asyncio.create_task(run) for run in (leaving.shard.run(), staying.shard.run(), listen())]
-    await until(lambda: leaving.shard.is_leading and leaving.shard.promoted > 0)
+    await until(lambda: leaving.shard.is_leading and leaving.promotions.lateness.jobs > 0)
     assert not staying.shard.is_leading
     leaving.shard.stop(node_goes=True)
     await until(lambda: staying.shard.is_leading)
-    await until(lambda: leaving.shard.promoted + staying.shard.promoted == 50)
+    await until(lambda: leaving.promotions.lateness.jobs + staying.promotions.lateness.jobs == 50)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
