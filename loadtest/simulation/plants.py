@@ -488,6 +488,14 @@ PLANTS: Mapping[str, Plant] = {
         within=1,
         needs="hedge-late",
     ),
+    "steps-not-told": Plant(
+        "a shard at rest does not learn that the server's clock was stepped",
+        "late: ",
+        python={
+            "wheelq.scheduler.loop:Scheduler._tell_time": ("if self._server.jumps != self._jumps:", "if False:"),
+        },
+        by_scenario=True,
+    ),
     "last-shard-only": Plant(
         "a stopping worker judges by its last shard only whether it holds anything",
         "abandoned|slow",

@@ -95,6 +95,16 @@ def test_jobs_that_a_stopping_worker_hands_back_run_again_at_once() -> None:
 
 
 @pytest.mark.long
+def test_a_shard_at_rest_learns_that_the_servers_clock_was_stepped() -> None:
+    """Its jobs were due an hour later, and nothing else tells it."""
+    jobs = [schedule(n, 6.0 + n / 10, "plain", f"p{n}", 3_000.0) for n in range(4)]
+    stepped = Step(100, 30.0, "clock-forward", "", {"seconds": 0.0, "salt": 9})  # by an hour
+    plan = Plan(1, TOPICS, False, (*jobs, stepped))
+    assert runs_and_problems("", plan) == (4, "")
+    assert "s late" in runs_and_problems("steps-not-told", plan)[1]
+
+
+@pytest.mark.long
 def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
     """Another worker has found it gone, but had no room; by the time it has, the frozen one is back."""
     jobs = [schedule(n, 9.0, "plain", f"p{n}", 0.0, takes=10.0) for n in range(20)]
