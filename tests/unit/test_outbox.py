@@ -223,6 +223,23 @@ def due_by(server: ServerClock, outbox: Outbox) -> list[int]:
     return [job.dated_by(server).due_ms for job in parcels(outbox)[0].jobs]
 
 
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_delay_that_was_counted_by_a_slow_answer_is_corrected_by_a_quick_one(
+    outbox: Outbox, clock: ManualClock, server_clock: ServerClock, is_other: bool
+) -> None:
+    """The server was away: the only answer so far took three seconds, and may have been given at any moment of them."""
+    answered(server_clock, clock, ahead_ms=7_000, took_ms=3_000)
+    asked_ms = clock.wall_ms() + 7_000
+    kept_ms = due_of_a_job(outbox, clock)
+    assert asked_ms + 1_000 <= kept_ms <= asked_ms + 1_000 + 3_001
+    delivering = Outbox(OutboxSettings(path=str(outbox.path)), clock) if is_other else outbox
+    assert due_by(server_clock, delivering) == [kept_ms], "nothing more is known"
+    clock.advance(2)
+    answered(server_clock, clock, ahead_ms=7_000, took_ms=4)
+    [due_ms] = due_by(server_clock, delivering)
+    assert asked_ms + 1_000 <= due_ms <= asked_ms + 1_000 + 6
+
+
 @pytest.mark.parametrize("wrong_s", [5 * 3_600, -5 * 3_600])
 @pytest.mark.parametrize("is_other", [False, True])
 def test_a_delay_that_was_counted_by_this_machines_clock_is_corrected_by_the_servers_first_answer(

@@ -251,9 +251,9 @@ class Scheduling:
         return producer.schedule(shard, packed, on_duplicate, place.terms or None, tag)
 
     def _ask_for_the_time(self, sending: Sending) -> Operation[None]:
-        """Asks for the server's time if jobs have to be dated by it and it is not known yet."""
-        server = self._server_clock
-        if server is not None and not server.is_set and any(job.asked for one in sending.parcels for job in one.jobs):
+        """Asks for the server's time if jobs have to be dated by it and it is not well known yet."""
+        server, jobs = self._server_clock, (job for one in sending.parcels for job in one.jobs)
+        if server is not None and not server.is_well_known and any(job.asked for job in jobs):
             sent_at = server.instant()
             shard = self._keys.shard(sending.parcels[0].topic, 0)
             server.observe(sent_at, (yield from ask(server_time_us(shard.jobs))))

@@ -102,7 +102,10 @@ def misdated(seen: Seen) -> Iterator[str]:
             continue
         if seen.was_clock_stepped(one):
             continue
-        passed_ms = one.due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
+        due_ms, history = one.due_ms, seen.jobs[one.topic, one.id]
+        if one.outcome == "kept" and history.calls == [one] and history.promotions:
+            due_ms = history.promotions[0].due_ms  # the receipt's is an estimate, which the delivery has corrected
+        passed_ms = due_ms - one.step.args["delay"] * 1000 - one.asked_us / 1000
         has_died = any(name == one.step.who and at < one.sent for name, at in seen.ledger.deaths)
         is_new = has_died or one.sent <= heard.get(one.step.who, math.inf)
         least_ms, most_ms = (

@@ -33,10 +33,10 @@ In these cases a job that is still alive, or is kept as finished (`keep_done_ms`
 again.
 
 **Due time**: a delay counts from the call, by the server's clock, estimated from its last answer (up to 0.02 % of the
-time since too late, because clocks drift). Without any answer so far, this machine's clock is used, and the file
-remembers its uptime at the call: whoever delivers the job in the same boot of the machine asks for the server's time
-and corrects the due time. After a reboot, and where boots have no id (not Linux), it stays as it is. Jobs that are past
-due at delivery run at once.
+time since too late, because clocks drift). If all answers so far took so long that this estimate is rough, or if there
+was none and this machine's clock is used, the file remembers its uptime at the call: whoever delivers the job in the
+same boot of the machine asks for the server's time and corrects the due time. After a reboot, and where boots have no
+id (not Linux), it stays as it is. Jobs that are past due at delivery run at once.
 
 A job with `on_duplicate="raise"` whose id is taken at delivery is set aside and shown by `wheelq outbox`, because its
 caller no longer waits for the error.

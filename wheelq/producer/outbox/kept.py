@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     """When a job was scheduled."""
 
     wall_ms: int
-    """By this machine's clock, which may be wrong, and may be stepped."""
+    """By this machine's clock, which may be wrong, and may be stepped; by the server's, if that was roughly known."""
     uptime: float
     boot_id: str | None = None
     """The boot of the machine to which `uptime` belongs; None if that is not known."""
@@ -59,7 +59,7 @@ class Kept(NamedTuple):
     partition_key: str | None
     on_duplicate: OnDuplicate
     asked: Asked | None = None
-    """The call from which `due_ms` counts by this machine's clock, until the server's clock is known; else None."""
+    """The call from which `due_ms` counts, until the server's clock is well known; else None."""
     place: Fixed | None = None
     """Where it is being sent; None: not yet."""
 
