@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, islice, zip_longest
@@ -119,8 +119,8 @@ Series = tuple[Measured, str, str]
 Increments = dict[Series, list[int]]
 """For each series the sum in microseconds, then how many values lay up to each bound, and above the last."""
 
-MOST_AT_ONCE, PORTIONS = 100, 5
-"""The most series that are sent at once, about 2 ms of the server's time, and how often in a row; the others follow."""
+MOST_AT_ONCE = 100
+"""The most series that are sent at once, which take about 2 ms of the server's time; the others follow."""
 FEW = 8
 """Fewer durations than this are counted one by one, which takes less time than to look for each bound."""
 MOST_KEPT = 1_000
@@ -171,13 +171,6 @@ class Observations:
                 del self._new[series]
         return self._number, self._sending
 
-    def portions(self) -> Iterator[tuple[int, Increments]]:
-        """Yields several times in a row what to send, as `to_send` does. Call `sent` in between."""
-        for _ in range(PORTIONS):
-            if (found := self.to_send()) is None:
-                return
-            yield found
-
     def sent(self, number: int) -> None:
         """Record that the increments of this number are in Redis."""
         if number == self._number:
@@ -221,7 +214,8 @@ class Durations:
     def __init__(self, group: str) -> None:
         self._group = group
         self._lateness = Histogram()
-        self._observations = Observations()
+        self.counted = Observations()
+        """The observations to send, as far as they are counted."""
         self._late_ms: defaultdict[str, list[float]] = defaultdict(list)  # by topic
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
 
@@ -235,7 +229,7 @@ class Durations:
     def observations(self) -> Observations:
         """Returns the observations to send."""
         self._count()
-        return self._observations
+        return self.counted
 
     def started(self, topic: str, late_ms: float) -> None:
         """Record the start of a job of the topic, `late_ms` after its due time."""
@@ -254,8 +248,8 @@ class Durations:
     def _count(self) -> None:
         self._lateness.add_all(chain.from_iterable(self._late_ms.values()))
         for topic, late_ms in self._late_ms.items():
-            self._observations.add(Measured.START, topic, self._group, [ms / 1000 for ms in late_ms])
+            self.counted.add(Measured.START, topic, self._group, [ms / 1000 for ms in late_ms])
         for topic, seconds in self._seconds.items():
-            self._observations.add(Measured.HANDLER, topic, self._group, seconds)
+            self.counted.add(Measured.HANDLER, topic, self._group, seconds)
         self._late_ms.clear()
         self._seconds.clear()

@@ -9,6 +9,7 @@ These tasks run beside the shards:
                    after a notice, at once
     draining       drops former numbers of shards when none of their jobs is left (`draining`)
     ended groups   cleans up after groups that another program destroyed (`draining`)
+    measurements   sends how late jobs were promoted
     outgoing       carries followers that the process which settled their jobs has left (`outgoing`)
 """
 
@@ -53,6 +54,8 @@ logger = logging.getLogger("wheelq.scheduler")
 
 RETRY_S = 1.0
 """Seconds until the next look for changes after one that failed."""
+PORTIONS = 5
+"""How many portions of measurements are sent one after another."""
 BEGUN_AT_ONCE, BEGIN_PAUSE_S = 50, 0.01
 """How many shards a node begins to serve at a time, and how long it rests then. A shard takes more memory until it has
 asked the server for the first time."""
@@ -160,6 +163,7 @@ class Scheduler:
             asyncio.create_task(self._draining.run(), name="wheelq former shards"),
             asyncio.create_task(self._ended_groups.run(), name="wheelq ended groups"),
             asyncio.create_task(self._outgoing.run(), name="wheelq outgoing followers"),
+            asyncio.create_task(self._measure(), name="wheelq measurements"),
             asyncio.create_task(self._watch(), name="wheelq changes"),
         ]
         try:
@@ -210,17 +214,17 @@ class Scheduler:
         changed = await self._topics.read()
         if beats := now >= beat_at:
             await self._tell_time(self._clock.monotonic(), await self._members.beat())
-            await self._send_observations()
             # A node alone looks at every second beat whether that is still so: others announce themselves.
             self._looks = is_unsure or not (self._looks and self._members.is_alone)
             changed |= self._looks
-            await self._topics.lost.restore()
         again_s = inf
         if changed or self._is_noticed:
             self._is_noticed = False
             again_s = await self._members.refresh(self._topics.shards(), self._topics.never_read, self._topics.version)
             self._is_noticed |= again_s < inf
             await self._play_parts()
+        if beats:  # last, because over a slow network it may take seconds
+            await self._topics.lost.restore()
         now = self._clock.monotonic()
         self._beat_at = now + self._settings.heartbeat_ms / 1000 if beats else beat_at
         return min(self._settings.topics_ms / 1000, max(0.0, self._beat_at - now), again_s)
@@ -251,10 +255,19 @@ class Scheduler:
                 if part is not None:
                     part.take_time(*sample)
 
+    async def _measure(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.heartbeat_ms / 1000)
+            with contextlib.suppress(ServerError):  # it is sent later
+                await self._send_observations()
+
     async def _send_observations(self) -> None:
         """Send how late jobs were promoted to the histograms, if any were. Raises: ServerError."""
         observations = self._parts.promotions.observations
-        for number, increments in observations.portions():
+        for _ in range(PORTIONS):
+            if (found := observations.to_send()) is None:
+                return
+            number, increments = found
             await self._transport.send(counts.observe(self._keys, self.node, number, increments))
             observations.sent(number)
 

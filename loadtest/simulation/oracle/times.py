@@ -21,10 +21,14 @@ NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
 ONE_LEFT_S, SHARED_BY = 2.5, ("worker-0", "worker-1", "worker-2")
 """The same while only one worker of the group that shares its jobs is neither frozen nor dead."""
+LARGEST = "worker-0"
+"""It has nearly all places of that group: without it, long jobs leave none free for a while."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SLOW_S = 6.0
 """Leader and standby may both have a slow network: a packet of theirs takes up to 2.4 s."""
+NEW_S = 4.0
+"""How much longer it takes then until a topic is served that was made again: they read and assign it first."""
 RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now", "share-run-now")
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
@@ -170,7 +174,7 @@ def slow(seen: Seen) -> Iterator[str]:
 
 def _is_one_left(seen: Seen, at: float) -> bool:
     out = {one.whom for one in seen.excuses.troubles if one.kind.endswith("-worker") and one.begins <= at <= one.over}
-    return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1
+    return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or LARGEST in out
 
 
 @promise("stuck")
@@ -179,7 +183,9 @@ def stuck(seen: Seen) -> Iterator[str]:
     lasting = [one for one in seen.ledger.troubles if one.kind == "lasting" and not one.whom]
     limited = _limited(seen)
     easy = {topic.name: AT_ONCE[topic.handling] for topic in seen.plan.topics if topic.handling in AT_ONCE}
-    helped_s = HEDGED_S + (SLOW_S if seen.ledger.slow.intersection(seen.nodes) else 0.0)
+    are_slow = bool(seen.ledger.slow.intersection(seen.nodes))
+    made_again = {step.args["topic"] for step in seen.plan.steps if step.kind == "remake" and are_slow}
+    helped_s = HEDGED_S + (SLOW_S if are_slow else 0.0)
     first: dict[tuple[str, str, str, str], Run] = {}
     for run in seen.ledger.runs if lasting else ():
         first.setdefault((run.group, run.topic, run.id, run.entry), run)
@@ -187,7 +193,7 @@ def stuck(seen: Seen) -> Iterator[str]:
         due = seen.reached(one.due_ms, _due_since(seen, one))
         if due < lasting[0].ends or one.topic in limited:
             continue
-        by, whom = due + helped_s, (one.topic,)
+        by, whom = due + helped_s + (NEW_S if one.topic in made_again else 0.0), (one.topic,)
         if one.at > by and not seen.excuses.explain("stuck", by, one.at, whom, but=("lasting",)):
             yield f"{one.topic}/{one.id} was promoted {one.at - due:.2f} s late beside a healthy node"
         for group in GROUPS if one.topic in easy else ():

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from wheelq.base.metrics import Observations
 from wheelq.base.version import __version__
 from wheelq.errors import Refused, ServerError
 from wheelq.protocol.calls import counts, heartbeats, registry
@@ -107,13 +108,13 @@ class Heartbeat:
         has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)
         if self._parts.peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
             parts.recovery.look_soon()  # a worker may have died
-        if reports:
-            await self._send_observations()
+        durations = self._running.durations
+        await self._send(durations.observations if reports else durations.counted)
 
-    async def _send_observations(self) -> None:
-        """Send new measurements to the histograms, if there are any. Raises: ServerError."""
-        observations = self._running.durations.observations
-        for number, increments in observations.portions():
+    async def _send(self, observations: Observations) -> None:
+        """Send a portion of new measurements to the histograms, if there are any. Raises: ServerError."""
+        if (found := observations.to_send()) is not None:
+            number, increments = found
             await self._parts.transport.send(counts.observe(self._parts.keys, self._parts.name, number, increments))
             observations.sent(number)
 
@@ -152,7 +153,7 @@ class Heartbeat:
     async def _leave(self, shards: Iterable[ServedShard]) -> None:
         parts = self._parts
         has_left = await self._tried(parts.settler.flush())
-        await self._tried(self._send_observations())
+        await self._tried(self._send(self._running.durations.observations))
         for shard in shards:
             has_left &= await self._tried(self._hand_back(shard))
         if has_left:
