@@ -231,7 +231,7 @@ PLANTS: Mapping[str, Plant] = {
         "early.*promised|misdated",
         python={
             "wheelq.producer.outbox.store:Outbox._asked_ms": (
-                "return asked.server_ms(self._server), NO_CALL",
+                "asked_ms = asked.server_ms(self._server)",
                 "return asked.wall_ms, NO_CALL",
             )
         },

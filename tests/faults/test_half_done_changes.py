@@ -13,13 +13,35 @@ from tests.faults.stages import Meanwhile
 from tests.transports import BlockingWith, ReplyLost
 from tests.waiting import eventually, until
 from wheelq import Client, JobSpec, Scheduler, Settings
+from wheelq.base.clock import ManualClock
 from wheelq.errors import OutcomeUnknown
-from wheelq.model.topic import Topic
+from wheelq.model.topic import HALF_DONE_S, Topic
 from wheelq.protocol.calls import draining, registry
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
-from wheelq.transport import Address, Transport
+from wheelq.scheduler.candidate import Candidate, Granted, Unpublished
+from wheelq.scheduler.parts import NodeParts, ShardParts
+from wheelq.transport import Address, AsyncTransport, Transport
 
 PAUSED = replace(Topic(), paused=True).terms
+
+
+async def test_a_change_that_has_just_begun_is_not_taken_for_half_done_because_of_one_before(
+    url: str, topic: str
+) -> None:
+    """A node that asks seldom has met two changes, each before it was published, and knows of none in between."""
+    clock, keys, known = ManualClock(), Keys().shard(topic, 0), Topic(version=7)
+    transport = AsyncTransport(Address(url))
+    node = NodeParts(transport, Keys(), clock, node="node", connection="run:1")
+    await node.server.asking(transport.send(server_time_us()))
+    await transport.send(registry.register_topic(Keys(), topic, known))
+    candidate = Candidate(ShardParts(node, keys, known), lambda name: None)
+    for version in (8, 9):
+        await transport.send(registry.fence(keys, PAUSED, version))
+        assert isinstance(await candidate.ask(), Unpublished)
+        clock.advance(2 * HALF_DONE_S)
+    assert isinstance(await candidate.ask(), Granted), "whoever made the last one has died"
+    await transport.close()
 
 
 @pytest.mark.parametrize("by_a_producer", [True, False])

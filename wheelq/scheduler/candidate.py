@@ -53,7 +53,7 @@ class Candidate:
         self._clock = parts.node.clock
         self._server = parts.server
         self._report_gone = report_gone
-        self._outdated_since: float | None = None
+        self._unpublished: tuple[int, float] | None = None  # the version that the shard requires, and since when
         self._held = WatchedLease(self._settings.lease_ms)
 
     async def ask(self, over: str = "") -> Granted | Denied | Unpublished | Topic:
@@ -66,7 +66,7 @@ class Candidate:
         answer = await self._acquire(connection, replaceable=over)
         if answer.is_outdated:
             return await self._catch_up(asked_at)
-        self._outdated_since = None
+        self._unpublished = None
         if not answer.is_ours and await self._may_replace(answer):
             asked_at = self._clock.monotonic()
             answer = await self._acquire(connection, replaceable=answer.token)
@@ -100,11 +100,12 @@ class Candidate:
             return Unpublished(asked_at + UNREADABLE_PAUSE)
         if topic is not None and topic != self._parts.topic:
             return topic
-        if self._outdated_since is None:
-            self._outdated_since = asked_at
-        elif topic is not None and asked_at > self._outdated_since + HALF_DONE_S:
-            if topic.is_behind(await self._transport.send(registry.fenced_version(self._keys))):
-                terms = await self._transport.send(draining.terms_in_force(self._keys))
+        terms = await self._transport.send(draining.terms_in_force(self._keys))
+        version = await self._transport.send(registry.fenced_version(self._keys))  # so the terms are no later ones
+        if self._unpublished is None or self._unpublished[0] != version:  # else the same change still takes its time
+            self._unpublished = version, self._clock.monotonic()
+        elif topic is not None and asked_at > self._unpublished[1] + HALF_DONE_S:
+            if topic.is_behind(version):
                 return await self._lead_by(terms or topic.terms)
             await self._transport.send(registry.fence(self._keys, topic.terms, topic.version))
         return Unpublished(asked_at + UNPUBLISHED_PAUSE)
