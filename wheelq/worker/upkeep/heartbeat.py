@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 REPORT_EVERY = 5.0
 """Seconds between the worker's reports."""
+LAST_PORTIONS = 5
+"""The most portions of measurements that a worker sends when it stops."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 """Seconds until the next attempt after a failed heartbeat: the first, and the longest. A worker that was frozen finds
 its connection gone, and until the others hear of it, they take what it reads."""
@@ -153,7 +155,9 @@ class Heartbeat:
     async def _leave(self, shards: Iterable[ServedShard]) -> None:
         parts = self._parts
         has_left = await self._tried(parts.settler.flush())
-        await self._tried(self._send(self._running.durations.observations))
+        for _ in range(LAST_PORTIONS):
+            if not await self._tried(self._send(self._running.durations.observations)):
+                break
         for shard in shards:
             has_left &= await self._tried(self._hand_back(shard))
         if has_left:
