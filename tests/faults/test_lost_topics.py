@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import redis
 
@@ -59,6 +61,16 @@ async def test_a_topic_that_no_node_has_known_comes_back_with_the_next_producer(
             client.schedule("orders", delay=0.1)
             await until(lambda: scheduler.promoted == 21)
             assert [info.shards for info in client.topics()] == [shards]
+
+
+async def test_a_pause_of_which_only_a_shard_knows_ends(scheduler: Scheduler, client: Client) -> None:
+    """The shard has read it before its node did, and then a failover has undone it."""
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 1)
+    [shard] = scheduler._shards.values()
+    shard.configure(replace(shard.topic, paused=True, version=shard.topic.version + 1))
+    client.schedule("orders", delay=0.1)
+    await until(lambda: scheduler.promoted == 2)
 
 
 async def test_jobs_in_shards_whose_number_was_lost_are_promoted(

@@ -274,11 +274,18 @@ class Scheduler:
     async def _play_parts(self) -> None:
         """Start, change and end this node's roles in shards, as the assignment says."""
         wanted = (self._topics.version, self._members.version)
-        if wanted != self._served:
+        if wanted != self._served or not self._know_what_was_read():
             self._served = None
             await self._serve()
             self._served = wanted
         self._return_what_was_stood_in_for()
+
+    def _know_what_was_read(self) -> bool:
+        """Whether all shards have the settings that were read last. One that has met a change itself may have others,
+        which a failover may have undone.
+        """
+        settings = self._topics.settings
+        return all(shard.topic is settings.get(shard.keys.topic) for shard in self._shards.values())
 
     async def _serve(self) -> None:
         wanted = {

@@ -127,8 +127,8 @@ class Shard:
 
     def configure(self, topic: Topic) -> None:
         """Take the topic's settings as just read. If they changed, acquire the lease again under the new terms."""
-        if topic != self._parts.topic:
-            self._parts.topic = topic
+        before, self._parts.topic = self._parts.topic, topic
+        if topic != before:
             self._lease.lost()
             self._start_afresh()
             self._wake.set()
@@ -143,6 +143,11 @@ class Shard:
         self._is_stopping = True
         self._is_going = node_goes
         self._wake.set()
+
+    @property
+    def topic(self) -> Topic:
+        """Its topic, as last read here or for the whole node."""
+        return self._parts.topic
 
     @property
     def is_leading(self) -> bool:
