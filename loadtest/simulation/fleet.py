@@ -227,14 +227,14 @@ class Handling:
     async def handle_link(self, job: Job) -> None:
         """Handle a job that others follow: the last part of its payload."""
         run = self._begin(job)
-        number = len(self._fleet.ledger.runs)
+        number = len(self._fleet.ledger.runs)  # of this run
         takes, *_ = _payload(job)
         following = job.payload[3] if isinstance(job.payload, list) else []
         try:
-            for place, (topic, delay, payload, *is_of_run) in enumerate(following):
-                key = f"then-{number}-{place}" if any(is_of_run) else None
+            for place, (topic, delay, payload, is_of_run) in enumerate(following):
+                key = f"then-{number}-{place}" if is_of_run else None
                 id = await job.then(topic, payload, delay=delay, key=key)
-                self._fleet.ledger.asked.append(Asked(topic, id, run, any(is_of_run)))
+                self._fleet.ledger.asked.append(Asked(topic, id, run, is_of_run))
             await asyncio.sleep(takes)
             self._fail(job)
         except BaseException as error:

@@ -134,7 +134,7 @@ class Asked:
     topic: str
     id: str
     run: Run
-    is_of_run: bool = False
+    is_of_run: bool
     """Whether its id is of this run, so that no other run can ask for it."""
 
 

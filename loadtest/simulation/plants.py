@@ -232,7 +232,7 @@ PLANTS: Mapping[str, Plant] = {
         python={
             "wheelq.producer.outbox.store:Outbox._asked_ms": (
                 "asked_ms = asked.server_ms(self._server)",
-                "return asked.wall_ms, NO_CALL",
+                "return asked.at_ms, NO_CALL",
             )
         },
         first=481,

@@ -120,7 +120,7 @@ def test_a_worker_that_was_frozen_and_is_back_keeps_its_deliveries() -> None:
 def test_a_run_whose_delivery_another_worker_took_over_leaves_no_followers() -> None:
     """Its worker is frozen, and ends it when the follower of the other run has run and been forgotten."""
     chains = tuple(topic for topic in OWN_TOPICS if topic.trait == "chains")
-    payload = [1.0, 0, "error", [["link", 0, [0, 0, "error", []]]]]
+    payload = [1.0, 0, "error", [["link", 0, [0, 0, "error", []], False]]]
     steps = [Step(n, 10.0, "schedule", "producer-1", _job(f"c{n}") | {"payload": payload}) for n in range(12)]
     frozen = Step(100, 10.6, "freeze-worker", "", {"seconds": 9.0, "salt": 2})
     plan = Plan(1, (*TOPICS, *chains), False, (*steps, frozen))

@@ -33,7 +33,7 @@ def _draw_chain(draft: Draft) -> Args:
     job = drawn_job(draft, draft.topics[0])
     delay = draft.random.choice((0, 0, 0.5, 3.0))
     payload = _link(draft.random, topics, 3)
-    payload[3] = payload[3] or [[topics[-1], 0, [0, 0, "error", []]]]
+    payload[3] = payload[3] or [[topics[-1], 0, [0, 0, "error", []], False]]
     return {**job, "delay": delay, "payload": payload}
 
 

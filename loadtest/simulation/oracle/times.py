@@ -22,7 +22,7 @@ NEARLY_SOON_S = 0.6
 ONE_LEFT_S, SHARED_BY = 2.5, ("worker-0", "worker-1", "worker-2")
 """The same while only one worker of the group that shares its jobs is neither frozen nor dead."""
 LARGEST = "worker-0"
-"""It has nearly all places of that group: without it, long jobs leave none free for a while."""
+"""It has most places of that group: without it, the long jobs of `leaving` take up the others for a while."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SLOW_S = 6.0
@@ -174,7 +174,8 @@ def slow(seen: Seen) -> Iterator[str]:
 
 def _is_one_left(seen: Seen, at: float) -> bool:
     out = {one.whom for one in seen.excuses.troubles if one.kind.endswith("-worker") and one.begins <= at <= one.over}
-    return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or LARGEST in out
+    are_full = LARGEST in out and "leaving" in seen.plan.traits
+    return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or are_full
 
 
 @promise("stuck")
