@@ -218,8 +218,8 @@ class ServerClock:
     JUMP = 0.1
     UNIT = 0.000_002
     """By how much two samples may differ because each is in whole microseconds."""
-    WELL = 0.01
-    """By how many seconds the estimate may be off while the clock is well known."""
+    WELL_KNOWN = 0.01
+    """By how many seconds the estimate of a well-known clock may be off."""
 
     def __init__(self, clock: Clock, now: Callable[[], float] | None = None) -> None:
         """`now` is the clock that counts on between samples: `clock.monotonic` by default, or `clock.uptime`."""
@@ -247,7 +247,7 @@ class ServerClock:
     @property
     def is_well_known(self) -> bool:
         """Whether a sample has been taken whose round trip was short."""
-        return self._sample is not None and self._sample.error <= self.WELL
+        return self._sample is not None and self._sample.error <= self.WELL_KNOWN
 
     @property
     def error_ms(self) -> float:

@@ -190,7 +190,7 @@ class Promotions:
         self.lateness = Lateness()
         """From due time to promotion, of all jobs so far."""
         self.observations = Observations()
-        """The same by topic, and that of jobs that had been held back: what is not sent yet."""
+        """What is not sent yet: the same by topic, also of those that had been held back."""
 
     def add(self, topic: str, lateness: Lateness) -> None:
         """Count jobs of a topic that were promoted."""
@@ -215,7 +215,7 @@ class Durations:
         self._group = group
         self._lateness = Histogram()
         self.counted = Observations()
-        """The observations to send, as far as they are counted."""
+        """The observations to send, without the values that are not counted yet."""
         self._late_ms: defaultdict[str, list[float]] = defaultdict(list)  # by topic
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
 

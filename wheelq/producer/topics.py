@@ -144,9 +144,11 @@ class Topics:
 
         The cached topic may be old, so it is read again before returning `not_found`. Without a partition key, the
         other shards are asked last, all at once: the job may have been scheduled with one. `changes`: whether the call
-        changes the job, and so must only be made where it is. `ended_ms(answer)` is when the job ended of which the
-        answer tells; None if it is the one that is meant. Of a job that has ended, a former number of shards may have
-        the record, while another number has a later job of its id: the one that ended last counts if none has.
+        changes the job, and so must only be made where it is.
+
+        `ended_ms(answer)` returns when the job of an answer ended, or None if this answer is the right one. A job that
+        has ended may be kept in a shard although a later one with its id is in another, after a change of their number.
+        So the search goes on after it, and ends with the job that ended last if there is no other.
         """
         key = check_id(id, "id")
         if partition_key is not None:

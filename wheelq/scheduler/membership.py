@@ -45,7 +45,7 @@ class Membership:
         self._connections: dict[str, str] = {}  # by node: "run id:client id"
         self.version = 0
         """The version of the assignment, as last read."""
-        self._fitted: tuple[int, int, frozenset[str]] | None = None  # topics, assignment and nodes that fitted together
+        self._fitted: object = None  # versions of topics and assignment, and the nodes, that fitted together
         self.posts: Assignment = {}
         """Leader and standby of every shard, as last read."""
         self.seen_at: dict[str, float] = {}
@@ -85,11 +85,13 @@ class Membership:
         """Whether no other node lives, as last read. A node that starts announces itself."""
         return self.seen_at.keys() == {self._node}
 
-    async def refresh(self, shards: Iterable[ShardName], unreadable: Collection[str] = (), topics: int = -1) -> float:
+    async def refresh(
+        self, shards: Iterable[ShardName], unreadable: Collection[str] = (), version: int | None = None
+    ) -> float:
         """Read the live nodes and the assignment; replace the assignment if it no longer fits `shards`.
 
-        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them. `topics` is the version
-        of what this is told of them. Returns the seconds after which to call this again, if another node has not
+        The shards of `unreadable` topics stay assigned: a newer node may be able to serve them. With the same `version`
+        both are the same as before. Returns the seconds after which to call this again, if another node has not
         replaced the assignment; infinity if it fits.
         """
         await self._read_nodes()
@@ -97,8 +99,8 @@ class Membership:
             await self.beat()
             await self._read_nodes()
         await self._read_posts()
-        together = (topics, self.version, frozenset(self.seen_at))
-        if topics >= 0 and together == self._fitted:
+        together = (version, self.version, frozenset(self.seen_at))
+        if version is not None and together == self._fitted:
             return inf
         wanted = set(shards) | {name for name in self.posts if name[0] in unreadable}
         if self._fits(wanted):

@@ -23,7 +23,7 @@ TAKEN = "a live job had this id when it was delivered"
 class Asked(NamedTuple):
     """When a job was scheduled."""
 
-    wall_ms: int
+    at_ms: int
     """By this machine's clock, which may be wrong, and may be stepped; by the server's, if that was roughly known."""
     uptime: float
     boot_id: str | None = None
@@ -67,7 +67,7 @@ class Kept(NamedTuple):
         """Returns the job with its due time by the server's clock; unchanged if `server` has no sample yet."""
         if self.asked is None or not server.is_set:
             return self
-        correction_ms = self.asked.server_ms(server) - self.asked.wall_ms
+        correction_ms = self.asked.server_ms(server) - self.asked.at_ms
         record = codec.asked_at(self.record, self.asked.server_ms(server))
         return self._replace(due_ms=self.due_ms + correction_ms, record=record, asked=None)
 

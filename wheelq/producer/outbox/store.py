@@ -137,14 +137,14 @@ class Outbox:
         return [Receipt(row[1], row[2], True, in_outbox=True, topic=topic, life=codec.life_of(row[4])) for row in rows]
 
     def _asked_ms(self, asked: Asked) -> tuple[int, tuple[Any, ...]]:
-        """Returns when the call was made, and what `Kept.dated_by` needs unless that is well known.
+        """Returns when the call was made, and what `Kept.dated_by` needs to correct that; `NO_CALL` if it is right.
 
         After the server's first answer, it is by the server's clock: steps of this machine's do no harm.
         """
         if not self._server.is_set:
-            return asked.wall_ms, asked
+            return asked.at_ms, asked
         asked_ms = asked.server_ms(self._server)
-        return asked_ms, NO_CALL if self._server.is_well_known else asked._replace(wall_ms=asked_ms)
+        return asked_ms, NO_CALL if self._server.is_well_known else asked._replace(at_ms=asked_ms)
 
     def _check_room(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         jobs, size = connection.execute("SELECT jobs, bytes FROM held").fetchone()

@@ -110,8 +110,7 @@ class Heartbeat:
         has_jumped = answer.server_us > 0 and parts.server.observe(asked_at, answer.server_us)
         if self._parts.peers.heard(parts.clock.monotonic(), answer.beats) or has_jumped:
             parts.recovery.look_soon()  # a worker may have died
-        durations = self._running.durations
-        await self._send(durations.observations if reports else durations.counted)
+        await self._send(self._running.durations.counted)  # the last report has counted all until then
 
     async def _send(self, observations: Observations) -> None:
         """Send a portion of new measurements to the histograms, if there are any. Raises: ServerError."""
