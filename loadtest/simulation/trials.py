@@ -6,10 +6,10 @@ import os
 import pickle
 import re
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
 from loadtest.simulation.drawing import draw
@@ -47,17 +47,23 @@ def try_seed(seed: int, *, faults: bool = True, operations: bool = True, without
 
 
 def try_seeds(seeds: Iterable[int], *, faults: bool = True, jobs: int = 1) -> Iterator[Trial]:
-    """Run many seeds, `jobs` of them at the same time. Yields their trials in order.
+    """Run many seeds, `jobs` of them at the same time. Yields their trials as they end.
 
     A run that breaks off is a trial with a problem; the other seeds are still tried.
     """
-    under_way: deque[tuple[int, Apart]] = deque()
+    under_way: dict[int, Apart] = {}
     for seed in seeds:
-        under_way.append((seed, Apart(partial(_try, seed, faults, True, frozenset()))))
+        under_way[seed] = Apart(partial(_try, seed, faults, True, frozenset()))
         if len(under_way) >= jobs:
-            yield _trial(*under_way.popleft())
+            yield _first_to_end(under_way)
     while under_way:
-        yield _trial(*under_way.popleft())
+        yield _first_to_end(under_way)
+
+
+def _first_to_end(under_way: dict[int, Apart]) -> Trial:
+    ended = wait([apart.readable for apart in under_way.values()])
+    seed = next(seed for seed, apart in under_way.items() if apart.readable in ended)
+    return _trial(seed, under_way.pop(seed))
 
 
 def _trial(seed: int, apart: Apart) -> Trial:
@@ -95,11 +101,12 @@ class Apart:
         if self._pid == 0:
             _do_and_tell(do, readable, writable)
         os.close(writable)
-        self._readable = readable
+        self.readable = readable
+        """The pipe that has the result once the function has ended."""
 
     def result(self) -> Any:
         """Returns the result of the function. Raises: RuntimeError, if it failed."""
-        with os.fdopen(self._readable, "rb") as pipe:
+        with os.fdopen(self.readable, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(self._pid, 0)
         found = pickle.loads(data) if data else "it ended without a result"
