@@ -345,9 +345,9 @@ PLANTS: Mapping[str, Plant] = {
         "one acknowledgement in ten leaves nothing behind, as if its worker had died before a second step",
         "followed: .* was never made",
         {
-            "states[d] = (is_safe or owns(": (
+            "local is_mine = is_safe or owns(": (
                 "if now % 10 == 0 and owns(ready, group, consumer, entry) then wanted, has_followers = {}, false end\n"
-                "  states[d] = (is_safe or owns("
+                "  local is_mine = is_safe or owns("
             )
         },
         within=5,
@@ -418,7 +418,7 @@ PLANTS: Mapping[str, Plant] = {
     "superseded-follows": Plant(
         "a run leaves its followers although another worker has taken its delivery over",
         "followed: ",
-        {"states[d] = (is_safe or owns(ready, group, consumer, entry))": "states[d] = true"},
+        {"is_mine = is_safe or owns(ready, group, consumer, entry, nil, may_be_taken and id)": "is_mine = true"},
         by_scenario=True,
     ),
     "permit-buried": Plant(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from tests.records import OTHER, SECOND_ATTEMPT, unstamped
-from wheelq.protocol.calls import bulk, leader, producer, worker
+from wheelq.protocol.calls import bulk, leader, producer, state, worker
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR
@@ -390,6 +390,27 @@ def test_bury_puts_a_job_among_the_dead_and_finishes_it(shard: Shard, a: Entry) 
         "dead": [dead(a)],
         "buried": ["a\x1fg"],
     }
+
+
+@pytest.mark.parametrize("keep_done_ms", [0, HOUR_MS])
+def test_what_has_the_entry_id_of_a_lost_delivery_is_not_settled_by_that_one(
+    shard: Shard, a: Entry, keep_done_ms: int
+) -> None:
+    """The server has lost its last writes, and as its clock was set back, the next job has the entry id of the last."""
+    keys = shard.keys
+    shard.redis.delete(keys.ready, keys.jobs)
+    shard.make_group("g")
+    shard.redis.xadd(keys.ready, {"id": "b", "due": a.due_ms, "attempt": 1, "record": RECORD}, id=a.entry_id)
+    shard.redis.hset(keys.jobs, "b", a.entry_id)
+    [b] = shard.read("g", "w1")
+    before = shard.snapshot()
+    done = state.Concluded(a.entry_id, a.member, 1, b"")
+    assert shard.ack([a]) == 0
+    assert shard.send(state.conclude(keys, "g", "w1", 0, keep_done_ms, [done])).acknowledged == 0
+    assert shard.retry(a) == 0
+    assert shard.bury(a) == b""
+    assert shard.snapshot() == before
+    assert shard.ack([b]) == 1
 
 
 @pytest.mark.parametrize("is_robbed", [False, True], ids=["settled already", "given to another"])

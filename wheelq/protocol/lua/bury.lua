@@ -15,7 +15,7 @@ local group, consumer, entry, id, member, attempt, first_due, reason, error_text
 local new_record = ARGV[14] or ''
 local retention_ms, dead_retention_ms, dead_max = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local outgoing, bundles, near, NOTICE, ends = KEYS[8], KEYS[9], ARGV[16], 17, {}
-if not owns(ready, group, consumer, entry, ARGV[15] ~= '' and ARGV[15]) then return '' end
+if not owns(ready, group, consumer, entry, ARGV[15] ~= '' and ARGV[15], id) then return '' end
 if ARGV[NOTICE] and room_in(outgoing) < 1 then return 'full' end
 write_though_full(ready)
 if ARGV[NOTICE] then

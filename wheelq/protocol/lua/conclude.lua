@@ -24,15 +24,18 @@ local has_followers = #ARGV >= behind_last
 local wanted = has_followers and wants(ARGV, behind_last) or {}
 local room, states = has_followers and room_in(outgoing) or 0, {}
 local dropped_behind = amount - ARGV[5]
-local is_safe = not has_followers and keep_ms == 0 and now <= tonumber(ARGV[8])
+local may_be_taken = now > tonumber(ARGV[8])
+local is_safe = not has_followers and keep_ms == 0 and not may_be_taken
 for d = 1, amount do
   local n = FIRST + SIZE * (d - 1)
   local entry, member = ARGV[n], ARGV[n + 1]
-  states[d] = (is_safe or owns(ready, group, consumer, entry)) and ((wanted[d] or 0) <= room or FULL) or ''
+  local cut = string.find(member, '\31', 1, true)
+  local id = cut and string.sub(member, 1, cut - 1) or member
+  local is_mine = is_safe or owns(ready, group, consumer, entry, nil, may_be_taken and id)
+  states[d] = is_mine and ((wanted[d] or 0) <= room or FULL) or ''
   if states[d] == true then
     room = room - (wanted[d] or 0)
-    local cut = string.find(member, '\31', 1, true)
-    local id, place, has_run = cut and string.sub(member, 1, cut - 1) or member, #entries + 1, d <= dropped_behind
+    local place, has_run = #entries + 1, d <= dropped_behind
     entries[place], members[place], ids[place] = entry, member, id
     notes[place] = has_progress and id .. '\31' .. group
     outcomes[place], lives[place] = has_run and 'done' or 'cancelled', bundles and ARGV[n + SIZE - 1] or ''

@@ -11,7 +11,7 @@
 local ready, jobs, delayed, horizon, retries, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer, entry, id, pause_ms, near, record = unpack(ARGV)
 local lease, outcome = ARGV[8] ~= '' and ARGV[8], ARGV[9] or 'retried'
-if not owns(ready, group, consumer, entry, lease) then return 0 end
+if not owns(ready, group, consumer, entry, lease, id) then return 0 end
 write_though_full(ready)
 local due = due_ms('+' .. pause_ms)
 local member = id .. '\31' .. group

@@ -1,13 +1,16 @@
 -- Deliveries: which consumer owns one.
 
 -- part: owned
--- owns(ready, group, consumer, entry, lease): whether the delivery is pending and this consumer's; with the number of a
--- lease, also whether it is that lease (see is_leased).
+-- owns(ready, group, consumer, entry, lease, id): whether the delivery is pending and this consumer's; with the number of a
+-- lease, also whether it is that lease (see is_leased); with an id, also whether the entry is of that job: a server that
+-- has lost its last writes, and whose clock was set back, gives the ids of their entries again.
 -- XACK and XCLAIM do not check the owner: without this, a frozen worker that wakes up would acknowledge a delivery that
 -- another worker has taken over.
-local function owns(ready, group, consumer, entry, lease)
+local function owns(ready, group, consumer, entry, lease, id)
   local pending = redis.call('XPENDING', ready, group, entry, entry, 1)[1]
-  return pending ~= nil and pending[2] == consumer and (not lease or pending[4] == tonumber(lease))
+  if not pending or pending[2] ~= consumer or (lease and pending[4] ~= tonumber(lease)) then return false end
+  local found = id and redis.call('XRANGE', ready, entry, entry)[1]
+  return not found or #found[2] < 8 or found[2][2] == id
 end
 
 -- part: leased
@@ -40,7 +43,7 @@ local function ack_all(ready, jobs, counts, group, consumer, safe_until, retenti
   local dropped_from = to + 1 - 2 * dropped
   for n = from, to, 2 do
     local entry, member = args[n], args[n + 1]
-    if is_safe or owns(ready, group, consumer, entry) then
+    if is_safe or owns(ready, group, consumer, entry, nil, string.match(member, '^[^\31]*')) then
       held = held + 1
       entries[held], members[held] = entry, member
       if not concerns(member, group) then
