@@ -83,7 +83,9 @@ class Fleet:
             part.start(part.process)
 
     def replace(self, part: Part) -> None:
-        """Replace a dead process with a new one."""
+        """Replace a dead process with a new one, unless a second fault that hit the part has done so."""
+        if part.process.is_alive:
+            return
         part.former.append(part.process)
         part.process = Process(self.world, self.network, part.name)
         part.start(part.process)
