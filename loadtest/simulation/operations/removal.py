@@ -11,6 +11,7 @@ from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from wheelq import JobSpec
 from wheelq.errors import ServerError, WheelqError
+from wheelq.scheduler.membership import TURN_S
 
 TRIES = 120
 """For a minute, half a second apart: longer than a server is away and a client then waits before it tries again."""
@@ -53,6 +54,8 @@ async def remake(actor: Actor, step: Step) -> None:
             break
     story.tell(actor.name, f"#{step.number} {topic} was removed")
     await asyncio.sleep(args["pause"])
+    hurt = sum(one.kind == "node" and one.begins > actor.ledger.world.now for one in actor.ledger.troubles)
+    actor.ledger.trouble("hung-nodes", topic, hurt * TURN_S)  # so long the other nodes leave it to them
     await schedule_all(actor, step)
 
 
