@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgpack
 
@@ -145,6 +146,18 @@ def test_conclude_again_changes_nothing(shard: Shard) -> None:
     assert shard.snapshot() == before
     assert conclude(shard, [a, b]) == 1
     assert shard.redis.hget(shard.keys.done, "a") == kept
+
+
+def test_a_shard_that_was_given_up_takes_members_only_while_it_has_jobs(url: str, topic: str) -> None:
+    """A producer has missed that: without jobs nobody looks at the shard any more. With some, a key may be replaced."""
+    with closing(Shard(url, topic, number=1)) as former:
+        former.redis.set(former.keys.shards, "1")
+        bundle = f"{topic}:b"
+        assert former.send(bundles.enter(former.keys, bundle)) == 0
+        assert former.send(bundles.totals(former.keys, bundle)) is None
+        former.redis.hset(former.keys.jobs, "a", RECORD)
+        assert former.send(bundles.enter(former.keys, bundle)) == 1
+        assert former.send(bundles.totals(former.keys, bundle)) == bundles.NONE
 
 
 def test_members_that_no_other_can_have_claimed_are_counted_once_though_concluded_twice(shard: Shard) -> None:

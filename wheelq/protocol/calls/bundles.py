@@ -118,8 +118,8 @@ def open(
 
 
 def enter(keys: ShardKeys, bundle: str) -> Call[int]:
-    """Let a shard take members, unless it was shut."""
-    return scripted("enter_bundle", (keys.bundles,), (bundle,), int)
+    """Let a shard take members, unless it was shut, or the topic has given it up and nothing is left there."""
+    return scripted("enter_bundle", (keys.bundles, keys.shards, keys.jobs), (bundle, keys.shard), int)
 
 
 def close(keys: ShardKeys, bundle: str, state: BundleState) -> Call[list[str]]:
