@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.faults.stages import FAULTS, RECORD, Look, Stage
+from tests.faults.stages import FAULTS, RECORD, Look, Meanwhile, Stage
 from tests.transports import Fault, Refusing, Repeating, Unreachable
 from tests.waiting import PATIENCE, until
 from wheelq.model.topic import Topic
@@ -129,6 +129,21 @@ async def test_a_standby_leaves_a_returned_lease_to_its_leader(url: str, topic: 
     stage.shard.hint(leader_calls.GOING.encode())
     await stage.shard.step()
     assert stage.shard.is_leading
+    await stage.close()
+
+
+@pytest.mark.parametrize("during", ["sweep", "open_window"])
+async def test_a_standby_that_loses_its_lease_while_it_works_lets_it_end(
+    url: str, topic: str, raw: redis.Redis, during: str
+) -> None:
+    """Its connection broke. A look for what it loads then would prolong the lease, which no other node could take."""
+    losing = Meanwhile(during, lambda: stage.shard.heard())
+    times = {"lease_ms": 600, "lease_margin_ms": 100, "sweep_ms": 50, "hedge_ms": 60_000}
+    stage = Stage(url, topic, losing, role=Role.STANDBY, **times)
+    stage.schedule(1, first_ms=1_500)
+    stage.shard.hint(leader_calls.GOING.encode())
+    await stage.step_until(lambda: losing.struck == 1)
+    await stage.step_until(lambda: not raw.exists(stage.keys.lease))
     await stage.close()
 
 

@@ -332,7 +332,7 @@ class Leader:
     def to_look_at(self, now: float) -> calls.ToLookAt | None:
         """What to look at; None if a look could tell nothing now."""
         loaded_to = self._window.loaded_to
-        if loaded_to is None or self._is_behind or self._is_promoting:
+        if loaded_to is None or self._is_behind or self._is_promoting or self._lease.is_lost:
             return None
         expected = self._wheel.next_due()
         known_ms = loaded_to + 1 if expected is None else min(expected, loaded_to + 1)

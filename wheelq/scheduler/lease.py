@@ -45,12 +45,17 @@ class OwnLease:
 
     def prolonged(self, asked_at: float) -> None:
         """Record that a leader's request sent at `asked_at` succeeded, which renews a lease that is not lost."""
-        if self._asked_at != float("-inf"):
+        if not self.is_lost:
             self._asked_at = max(self._asked_at, asked_at)
 
     def lost(self) -> None:
         """Record that the lease is no longer this node's."""
         self._asked_at = float("-inf")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was never granted, or lost since then."""
+        return self._asked_at == float("-inf")
 
     def is_held(self, now: float) -> bool:
         """Whether the lease can be trusted."""

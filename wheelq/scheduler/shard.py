@@ -211,10 +211,7 @@ class Shard:
         if self._parts.topic.paused:
             return self._settings.idle_ms / 1000
         if self._lease.is_held(now):
-            if self._is_handing_over:
-                await self._give_back()
-                return 0.0
-            act_at = await self._leader.act()
+            act_at = await self._lead()
         elif self.role is Role.STANDBY and self._may_take:
             self._may_take = False
             await self._take()
@@ -234,6 +231,17 @@ class Shard:
                     await self._take()
                 return 0.0
         return max(0.0, act_at - self._clock.monotonic())
+
+    async def _lead(self) -> float:
+        """Work as the leader; returns the monotonic instant of the next work."""
+        if self._is_handing_over:
+            await self._give_back()
+            return 0.0
+        act_at = await self._leader.act()
+        if self._lease.is_lost:  # meanwhile: looks for what was loaded since then would keep the lease from others
+            self._leader.start_afresh()
+            return 0.0
+        return act_at
 
     def _is_watching(self, now: float) -> bool:
         """Whether it leaves the shard to another node, and steps in if that does nothing."""
