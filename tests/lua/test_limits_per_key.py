@@ -87,6 +87,23 @@ class Keyed:
         return keys
 
 
+def test_limits_that_are_removed_and_set_again_lose_no_job_that_is_held_back(shard: Shard) -> None:
+    """The second change comes before a sweep has reached them all."""
+    keyed = Keyed(shard, most=1)
+    keyed.wait("k", "a", "b", "c", "d")
+    assert keyed.sweep() == ["a"]
+    assert keyed.held() == ["b", "c", "d"]
+    plain = Topic()
+    shard.send(registry.fence(shard.keys, plain.terms, 2))
+    token = shard.send(leader.acquire(shard.keys, "n", "run:1", LEASE_MS, plain.terms)).token
+    shard.send(leader.sweep(shard.keys, token, LEASE_MS, 1, Shaping(0, 0, 0)))
+    assert keyed.held() == ["c", "d"]
+    keyed.topic, keyed.shaping = Topic(key_concurrency=9), Shaping(0, 0, 0, 9, 0.0)
+    shard.send(registry.fence(shard.keys, keyed.topic.terms, 3))
+    assert keyed.sweep("k", looks=True) == ["c", "d"]
+    assert keyed.held() == []
+
+
 def test_a_key_gets_as_many_permits_as_its_limit_and_the_rest_is_held_back_in_order(shard: Shard) -> None:
     keyed = Keyed(shard, 2)
     keyed.wait("ann", "a1", "a2", "a3", "a4")

@@ -183,10 +183,13 @@ local function look_over(chosen, delayed, ready, limits, look, held, permits, pe
     chosen.serve(key)
   end
 end
--- forget_limits(delayed, retries, most, limit_keys(ready)): the topic has no limits per key any more; see unhold.
+-- forget_limits(delayed, retries, most, limit_keys(ready)): the topic has no limits per key any more; see unhold. The places of
+-- those that are held back stay until none is: there may be limits again before that.
 -- limited_in(limit_keys(ready)): how many jobs are held back or have permits.
 local function forget_limits(delayed, retries, most, held, permits, permitted, paces)
-  redis.call('UNLINK', held, permits, permitted, paces)
-  return unhold(delayed, retries, most)
+  redis.call('UNLINK', permits, permitted, paces)
+  local are_left = unhold(delayed, retries, most)
+  if not are_left then redis.call('UNLINK', held) end
+  return are_left
 end
 local function limited_in(held, permits) return redis.call('ZCARD', held) + redis.call('ZCARD', permits) end
