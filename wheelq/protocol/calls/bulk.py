@@ -64,7 +64,7 @@ def count(keys: ShardKeys, due: DueRange) -> Call[int]:
 def cancel(keys: ShardKeys, name: str, due: DueRange) -> Call[BulkPart]:
     """Cancel the next jobs of the range."""
     args = (f":cancel:{name}", repr(due.since), repr(due.until), BATCH, REMEMBERED_MS, keys.near)
-    wanted = (keys.delayed, keys.jobs, keys.news, keys.replays, keys.bundles, keys.outgoing)
+    wanted = (keys.delayed, keys.jobs, keys.news, keys.replays, keys.bundles, keys.outgoing, keys.counts)
     return scripted("cancel_due", wanted, args, _read)
 
 
