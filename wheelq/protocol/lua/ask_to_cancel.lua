@@ -1,5 +1,5 @@
 -- Ask the workers that run a job to cancel it.
--- uses: fields, stored, head_parts, debounce
+-- uses: fields, stored, head_parts, again, debounce
 -- KEYS: 1 jobs, 2 ready
 -- ARGV: 1 id, 2 prefix of the channels of workers, 3 "second" to ask only about the second job (may be left out)
 -- Returns: how many of the job's deliveries workers were asked to cancel; 0: no worker has one now.

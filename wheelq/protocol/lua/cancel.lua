@@ -1,5 +1,5 @@
 -- Cancel a waiting job, and the one that waits under the second id of a debounced key.
--- uses: clock, life, stored, head_parts, debounce, hint, tell, count, outgoing, bundles
+-- uses: clock, life, stored, head_parts, again, debounce, hint, tell, count, outgoing, bundles
 -- KEYS: 1 delayed, 2 jobs, 3 news, 4 counts, 5 ready, 6 bundles, 7 outgoing (4 to 7 may be left out)
 -- ARGV: 1 id, 2 the life of the job that is meant, or "" for any (may be left out): with it, no second one,
 --       3 near channel (only with 6 and 7)

@@ -1,5 +1,5 @@
 -- Look one job up.
--- uses: clock, fields, parts, head, stored, put_off, life, head_parts, debounce, field, kept_record
+-- uses: clock, fields, parts, head, stored, put_off, life, head_parts, again, debounce, field, kept_record
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 done, 5 buried, 6 dead, 7 progress
 -- ARGV: 1 id, 2 life of the job that is meant, or "" for the latest with this id (may be left out)
 -- Returns: {} the job is unknown; {due_ms, record} it is waiting; else {due_ms or "", record or "", first entry id or "",
@@ -30,10 +30,11 @@ end
 local due = stored and redis.call('ZSCORE', delayed, id)
 if due and is_meant(stored) then return {due, stored, of_key} end
 local first_due, record = look_into(not due and stored)
-if due or not is_meant(record) then -- the live job is another one with this id
+local its_record = record == '' and stored and not due and again_of(jobs, ready, id) or record
+if due or not is_meant(its_record) then -- the live job is another one with this id
   stored, first_due, record = nil, '', ''
 elseif life == '' then
-  life = life_of(record) -- "" if no job is alive: then what is left of any is told
+  life = life_of(its_record) -- "" if no job is alive: then what is left of any is told
 end
 local kept = redis.call('HGET', done, id) or ''
 if not is_meant(kept_record(kept)) then kept = '' end

@@ -18,7 +18,7 @@ local gone, ended, entries, dues, waiting, firsts, outcomes = {}, {}, {}, {}, {}
 
 local function is_needed(entry, id)
   if #others == 0 then return after(entry, last) end
-  return needed(ready, jobs, others, entry, id)
+  return needed(ready, jobs, others, entry, id, is_gone(ready, entry))
 end
 
 local function look(member, stored)
@@ -41,6 +41,10 @@ for n = 1, #page[2], 2 do look(page[2][n], page[2][n + 1]) end
 if #gone > 0 then
   write_though_full(jobs)
   local lives = redis.call('EXISTS', bundles) == 1 and members_of(ready, firsts) or {}
+  for n, life in ipairs(lives) do
+    local again = life == '' and redis.call('HGET', jobs, ended[n] .. '\31' .. group) -- its first entry is gone
+    if again and not is_entry(again) and bundle_of(again) then lives[n], outcomes[n] = life_of(again), 'cancelled' end
+  end
   redis.call('HDEL', jobs, unpack(gone))
   tell_ended(news, ended)
   count_finished(bundles, outgoing, near, lives, ended, gone, outcomes)

@@ -1,5 +1,5 @@
 -- Schedule up to 500 jobs of one shard.
--- uses: clock, primary, head, stamp, life, head_parts, wanted, stored, score, emit, terms, standing, latest, debounce, debounced, field, kept_record, kept, hint, came, horizon, count, scheduled, tags, outgoing, bundles, joining
+-- uses: clock, primary, head, stamp, life, head_parts, wanted, stored, score, emit, terms, again, standing, latest, debounce, debounced, field, kept_record, kept, hint, came, horizon, count, scheduled, tags, outgoing, bundles, joining
 -- KEYS: 1 delayed, 2 jobs, 3 ready, 4 horizon, 5 shards, 6 done, 7 counts, 8 tags of even turns, 9 of odd, 10 bundles,
 --       11 outgoing (7 to 11 may be left out; 10 and 11 are for members of bundles, and what may replace one)
 -- ARGV: 1 near channel, 2 "keep" or "replace", 3 the topic's terms, by which these jobs were placed, perhaps with " @" and

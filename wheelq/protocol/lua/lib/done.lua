@@ -126,7 +126,9 @@ end
 -- part: unfinished
 -- groups_of(ready, group): name and last entry read of every other group, the last entry that this group has read, and what
 -- the server says of all groups.
--- is_unfinished(ready, group, read_to, entry): whether a group that has read so far has the entry unread or pending.
+-- is_unfinished(ready, group, read_to, entry, has_gone): whether a group that has read so far has the entry unread or pending;
+-- nobody reads one that is gone.
+-- is_gone(ready, entry): whether an entry was trimmed, as the first one of a job may be while it waits for a retry.
 local function groups_of(ready, group)
   local others, own_read_to, infos = {}, nil, redis.call('XINFO', 'GROUPS', ready)
   for _, info in ipairs(infos) do
@@ -140,8 +142,9 @@ local function groups_of(ready, group)
   end
   return others, own_read_to, infos
 end
-local function is_unfinished(ready, group, read_to, entry)
-  return after(entry, read_to) or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0
+local function is_gone(ready, entry) return #redis.call('XRANGE', ready, entry, entry) == 0 end
+local function is_unfinished(ready, group, read_to, entry, has_gone)
+  return (not has_gone and after(entry, read_to)) or #redis.call('XPENDING', ready, group, entry, entry, 1) > 0
 end
 
 -- part: finish
@@ -153,10 +156,10 @@ end
 -- must a retry, which may be from a rerun of an earlier life of the id: it leaves a job alone that waits, or that this
 -- group has not finished.
 local SPLIT = '\31'
-local function needed(ready, jobs, others, entry, id)
+local function needed(ready, jobs, others, entry, id, has_gone)
   for _, other in ipairs(others) do
     if redis.call('HEXISTS', jobs, id .. SPLIT .. other.name) == 1 then return true end
-    if is_unfinished(ready, other.name, other.read_to, entry) then return true end
+    if is_unfinished(ready, other.name, other.read_to, entry, has_gone) then return true end
   end
   return false
 end
@@ -170,14 +173,15 @@ local function finish(ready, jobs, group, entries, members)
     local cut = string.find(member, SPLIT, 1, true)
     -- A retry of another group is only skipped: that group has to finish it.
     if pointers[n] == entries[n] and (not cut or string.sub(member, cut + 1) == group) then
-      local id, first = member, entries[n]
+      local id, first, has_gone = member, entries[n], false
       if cut then
         id = string.sub(member, 1, cut - 1)
         first = redis.call('HGET', jobs, id)
         done[#done + 1] = member
-        if first and (not is_entry(first) or is_unfinished(ready, group, own_read_to, first)) then first = nil end
+        has_gone = first and is_entry(first) and is_gone(ready, first)
+        if first and (not is_entry(first) or is_unfinished(ready, group, own_read_to, first, has_gone)) then first = nil end
       end
-      if first and (is_alone or not needed(ready, jobs, others, first, id)) then done[#done + 1] = id end
+      if first and (is_alone or not needed(ready, jobs, others, first, id, has_gone)) then done[#done + 1] = id end
     end
   end
   if #done > 0 then redis.call('HDEL', jobs, unpack(done)) end

@@ -22,6 +22,19 @@ local function wanted(args, first)
   return ids, dues, fractions, soonest
 end
 
+-- part: again
+-- again_of(jobs, ready, id): the record of a live job whose first entry is gone, because it waits for a retry or was
+-- replayed, and the member under which it waits; nil if nothing of it is there.
+local function again_of(jobs, ready, id)
+  for _, info in ipairs(redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}) do
+    local member = id .. '\31' .. info[2]
+    local stored = redis.call('HGET', jobs, member)
+    local entry = stored and is_entry(stored) and redis.call('XRANGE', ready, stored, stored)[1]
+    local record = entry and entry[2][8] or not (stored and is_entry(stored)) and stored
+    if record then return record, member end
+  end
+end
+
 -- part: standing
 -- standing(delayed, ready, id, stored, record, due, replace, now): the status of a new job whose id a live job has.
 -- `stored` is the live job's value in the hash; `due` its due time, if known. Returns the status, the due time
@@ -30,7 +43,11 @@ local function standing(delayed, ready, id, stored, record, due, replace, now)
   local KEPT, CREATED, REPLACED, KEPT_PROMOTED = 0, 1, 2, 3
   if is_entry(stored) then -- promoted: its entry has its record and due time
     local entry = redis.call('XRANGE', ready, stored, stored)[1]
-    if not entry then return KEPT_PROMOTED, now, '' end
+    if not entry then
+      local again, member = again_of(string.sub(ready, 1, -#'ready' - 1) .. 'jobs', ready, id)
+      local next_due = again and redis.call('ZSCORE', delayed, member)
+      return KEPT_PROMOTED, next_due and due_of(next_due) or now, again and life_of(again) or ''
+    end
     local its, at = entry[2][8] or '', tonumber(entry[2][4]) or now
     if is_same(its, record) then return CREATED, at end
     return KEPT_PROMOTED, at, life_of(its)
@@ -70,8 +87,10 @@ local function wait_of(record)
 end
 local function second_of(jobs, ready, id)
   local stored = redis.call('HGET', jobs, id .. SECOND)
-  local entry = stored and is_entry(stored) and redis.call('XRANGE', ready, stored, stored)[1]
-  if stored and wait_of(entry and entry[2][8] or stored) then return id .. SECOND, stored end
+  local is_promoted = stored and is_entry(stored)
+  local entry = is_promoted and redis.call('XRANGE', ready, stored, stored)[1]
+  local record = is_promoted and (entry and entry[2][8] or again_of(jobs, ready, id .. SECOND)) or stored
+  if record and wait_of(record) then return id .. SECOND, stored end
 end
 
 -- part: debounced
