@@ -48,13 +48,34 @@ def check_topic(topic: str) -> str:
             "topic",
             f"{topic!r} is not a topic name: use 1 to 100 letters, digits, '.', '_' or '-', a letter or digit first",
         )
+    _check_text(topic, "topic")
     return topic
+
+
+def _check_text(text: str, field: str) -> None:
+    """Refuse strings that are written otherwise than they compare, as members of `class Topics(str, Enum)` are."""
+    if type(text) is not str and format(text) != (value := str.__str__(text)):
+        raise InvalidInput(field, f"{text!r} is written as {format(text)!r}: give its value, {value!r}")
+
+
+def check_flag(flag: bool, field: str) -> None:
+    """Check a yes or no. Raises: InvalidInput."""
+    if type(flag) is not bool:
+        raise InvalidInput(field, f"must be True or False, not {shown(flag)}")
+
+
+def shown(value: object) -> str:
+    """Returns a value as an error shows it, at most 60 characters, whatever it is."""
+    try:
+        return f"{value!r:.60}"
+    except Exception:  # noqa: BLE001  # of a huge number, of a deep list, of its own __repr__
+        return f"this {type(value).__name__}"
 
 
 def check_id(id: str, field: str = "key") -> str:
     """Returns the job id if it is valid. Raises: InvalidInput."""
     if not isinstance(id, str) or not id:
-        raise InvalidInput(field, f"must be a non-empty string, not {id!r}")
+        raise InvalidInput(field, f"must be a non-empty string, not {shown(id)}")
     if _CONTROL.search(id):
         raise InvalidInput(field, f"{id!r} {_HAS_CONTROL}")
     try:
@@ -63,6 +84,7 @@ def check_id(id: str, field: str = "key") -> str:
         raise InvalidInput(field, f"{id!r} is not valid Unicode text ({error.reason})") from error
     if id_bytes > ID_BYTES_LIMIT:
         raise InvalidInput(field, f"{id_bytes} bytes long, the limit is {ID_BYTES_LIMIT}")
+    _check_text(id, field)
     return id
 
 
@@ -77,20 +99,20 @@ def check_new_id(id: str, field: str = "key") -> str:
 
 def check_limit(limit: int) -> None:
     """Check the length of a page."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidInput("limit", f"must be 1 to {PAGE_LIMIT}, not {shown(limit)}")
 
 
 def check_most(most: int | None, field: str) -> None:
     """Check how many there may be at most; None: any number."""
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise InvalidInput(field, f"must be a whole number from 1 on, or left out for no limit, not {most!r:.60}")
+    if most is not None and (type(most) is not int or most < 1):
+        raise InvalidInput(field, f"must be a whole number from 1 on, or left out for no limit, not {shown(most)}")
 
 
 def check_on_dead(on_dead: str) -> str:
     """Returns where a dead job is told of, if it is valid. Raises: InvalidInput."""
     if not isinstance(on_dead, str) or not ON_DEAD.fullmatch(on_dead):
-        raise InvalidInput("on_dead", f"{ON_DEAD_PROBLEM}, not {on_dead!r:.60}")
+        raise InvalidInput("on_dead", f"{ON_DEAD_PROBLEM}, not {shown(on_dead)}")
     return on_dead
 
 
@@ -129,24 +151,27 @@ def expiry(expires: float | timedelta | datetime, max_delay_ms: int) -> tuple[st
     """Returns a job's `expires` as its record holds it: an option and its milliseconds. Raises: InvalidInput."""
     if isinstance(expires, datetime):
         return "X", _due_ms(expires, 0, 2**62, "expires")
-    return "x", span_ms(expires, max_delay_ms, "expires", _NEARER)
+    return "x", _more_than_0(expires, span_ms(expires, max_delay_ms, "expires", _NEARER), "expires")
 
 
 def limits(attempts: int | None, timeout: float | timedelta | None) -> tuple[int | None, int | None]:
     """Returns a job's `attempts`, and its `timeout` in ms, as its record holds them. Raises: InvalidInput."""
     if attempts is not None and (type(attempts) is not int or not 1 <= attempts <= MOST_ATTEMPTS):
-        raise InvalidInput("attempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}, not {attempts!r}")
-    limit_ms = None if timeout is None else span_ms(timeout, LONGEST_RUN_MS, "timeout")
-    if limit_ms == 0:
-        raise InvalidInput("timeout", f"must be more than 0 seconds, not {timeout!r}")
-    return attempts, limit_ms
+        raise InvalidInput("attempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}, not {shown(attempts)}")
+    if timeout is None:
+        return attempts, None
+    return attempts, _more_than_0(timeout, span_ms(timeout, LONGEST_RUN_MS, "timeout"), "timeout")
+
+
+def _more_than_0(span: object, ms: int, field: str) -> int:
+    if ms == 0:
+        raise InvalidInput(field, f"must be more than 0 seconds, not {span!r}")
+    return ms
 
 
 def most_wait(max_wait: float | timedelta, key: str | None, on_duplicate: str, due: str, max_delay_ms: int) -> int:
     """Returns a job's `max_wait` in ms, as its record holds it; `due` is its due argument. Raises: InvalidInput."""
-    wait_ms = span_ms(max_wait, max_delay_ms, "max_wait", _NEARER)
-    if wait_ms == 0:
-        raise InvalidInput("max_wait", f"must be more than 0 seconds, not {max_wait!r}")
+    wait_ms = _more_than_0(max_wait, span_ms(max_wait, max_delay_ms, "max_wait", _NEARER), "max_wait")
     if key is None:
         raise InvalidInput("max_wait", "needs a key, by which later calls find the job")
     if on_duplicate != "replace":
@@ -185,9 +210,9 @@ def span_ms(span: float | timedelta, longest_ms: float, field: str, remedy: str 
     if isinstance(span, bool) or not isinstance(span, (int, float)):
         raise InvalidInput(field, f"must be seconds (a number) or a timedelta, not {type(span).__name__}")
     if not span >= 0:  # catches NaN too
-        raise InvalidInput(field, f"must not be negative, not {span!r}; 0 means at once")
+        raise InvalidInput(field, f"must not be negative, not {shown(span)}; 0 means at once")
     if span * 1000 > longest_ms:
-        raise InvalidInput(field, f"{span!r} s is beyond the limit of {longest_ms / 1000:,.0f} s{remedy}")
+        raise InvalidInput(field, f"{shown(span)} s is beyond the limit of {longest_ms / 1000:,.0f} s{remedy}")
     ms = int(span * 1000)
     # Never early: a fraction of a millisecond is rounded up. A rounding error of the multiplication (0.29 s is
     # 290.00000000000006 ms) is not a fraction.

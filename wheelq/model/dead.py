@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self, TypedDict
 
 from wheelq.errors import InvalidInput
-from wheelq.model.checks import check_id, moment_ms
+from wheelq.model.checks import check_flag, check_id, moment_ms, shown
 from wheelq.model.job import Outcome, Payload, from_ms
 
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20}):([0-9]{1,5})")
@@ -173,6 +173,7 @@ class DeadFilter:
 
     def check_choice(self, all: bool, doing: str) -> None:
         """Check that a call has either a filter or `all`: a lost filter must not mean all. Raises: InvalidInput."""
+        check_flag(all, "all")
         if self == DeadFilter() and not all:
             filters = ", ".join(Where.__annotations__)
             raise InvalidInput(
@@ -197,5 +198,5 @@ def check_rate(rate: float | None) -> float:
     if rate is None:
         return 0.0
     if not isinstance(rate, (int, float)) or not 0.001 <= rate <= 1e6:  # catches NaN too
-        raise InvalidInput("rate", f"must be 0.001 to 1,000,000 jobs a second, not {rate!r}")
+        raise InvalidInput("rate", f"must be 0.001 to 1,000,000 jobs a second, not {shown(rate)}")
     return 1000 / rate

@@ -17,7 +17,9 @@ from wheelq.model.checks import check_limit, check_most
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
+from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
+from wheelq.protocol.calls import draining
 from wheelq.protocol.calls.dead import DeadRange, DeadSummary, FoundDead
 from wheelq.protocol.keys import ShardKeys
 
@@ -73,7 +75,23 @@ class Dead:
         if found is None:
             return ReplayOutcome.NOT_FOUND
         shard, job = found[0], found[1:]
+        if (yield from self._alive_elsewhere(topic, shard, job)):
+            return ReplayOutcome.ALIVE
         return (yield from ask(calls.replay(shard, job, 0, 0))).outcomes[0]
+
+    def _alive_elsewhere(
+        self, topic: str, shard: ShardKeys, jobs: Sequence[tuple[DeadJob, bytes]]
+    ) -> Operation[set[str]]:
+        """Returns the ids of those that are alive in another shard, after a change of the number of shards."""
+        found = yield from self._topics.read_existing(topic)
+        asked = [
+            (job.id, place)
+            for job, record in jobs
+            for place in found.places(_partition_key(record) or job.id)
+            if place != shard.shard
+        ]
+        answers = yield from ask_all(draining.is_alive(self._topics.shard(topic, place), id) for id, place in asked)
+        return {id for (id, _), is_there in zip(asked, answers, strict=True) if is_there}
 
     def replay(
         self, topic: str, where: DeadFilter, all: bool, rate: float | None, limit: int | None
@@ -89,8 +107,10 @@ class Dead:
             while span is not None and left != 0:
                 most = calls.REPLAY_BATCH if left is None else min(left, calls.REPLAY_BATCH)
                 found = yield from ask(calls.find(shard, where, span, most, newest_first=False))
-                if found.jobs:
-                    answer = yield from ask(calls.replay(shard, found.jobs, due_ms, spacing_ms))
+                alive = yield from self._alive_elsewhere(topic, shard, found.jobs)
+                outcomes += [ReplayOutcome.ALIVE for job, _ in found.jobs if job.id in alive]
+                if jobs := [one for one in found.jobs if one[0].id not in alive]:
+                    answer = yield from ask(calls.replay(shard, jobs, due_ms, spacing_ms))
                     due_ms = answer.next_due_ms
                     outcomes += answer.outcomes
                     left = None if left is None else left - answer.outcomes.count(ReplayOutcome.REPLAYED)
@@ -128,6 +148,13 @@ class Dead:
             return None
         found = yield from ask(calls.find(shard, ANY, DeadRange.one(position.entry_id), 1, newest_first=False))
         return (shard, found.jobs[0]) if found.jobs else None
+
+
+def _partition_key(record: bytes) -> str | None:
+    try:
+        return codec.parts_of(record).partition_key
+    except codec.UnreadableRecord:
+        return None
 
 
 def rest(where: DeadFilter, after: Position | None, shard: int, newest_first: bool) -> DeadRange:

@@ -15,7 +15,7 @@ from typing import Any
 
 from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
-from wheelq.model.checks import check_id, check_topic, due_argument
+from wheelq.model.checks import LAST_MS, check_flag, check_id, check_topic, due_argument, shown
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
 from wheelq.model.state import GroupInfo, JobInfo, JobState
 from wheelq.producer.operation import Operation, Poll, ask, wait
@@ -43,13 +43,14 @@ class Jobs:
     ) -> Operation[RescheduleOutcome]:
         """RESCHEDULED, RUNNING, CHANGED or NOT_FOUND."""
         due = due_argument(delay, at, self._clock.wall_ms(), self._max_delay_ms)
-        if if_due_ms is not None and type(if_due_ms) is not int:
-            raise InvalidInput("if_due_ms", f"must be a whole number of milliseconds, not {if_due_ms!r:.60}")
+        if if_due_ms is not None and (type(if_due_ms) is not int or not 0 <= if_due_ms <= LAST_MS):
+            raise InvalidInput("if_due_ms", f"must be whole milliseconds since 1970, not {shown(if_due_ms)}")
         call = partial(producer.reschedule, id=id, due=due, if_due_ms=if_due_ms)
         return self._topics.find(topic, id, partition_key, call, RescheduleOutcome.NOT_FOUND)
 
     def cancel(self, topic: str, id: str, partition_key: str | None, running: bool) -> Operation[CancelOutcome]:
         """CANCELLED, CANCELLING, RUNNING or NOT_FOUND."""
+        check_flag(running, "running")
         call = partial(producer.cancel, id=id)
         outcome = yield from self._topics.find(topic, id, partition_key, call, CancelOutcome.NOT_FOUND)
         if running and outcome is not CancelOutcome.NOT_FOUND:
@@ -78,12 +79,20 @@ def _state_of(topics: Topics, job: Receipt[Any], partition_key: str | None) -> O
         return None if info is None or job.life or not info.is_finished else info.finished_ms or 0
 
     call = partial(state.get, id=job.id, life=job.life)
-    return topics.find(job.topic, job.id, partition_key, call, None, changes=False, ended_ms=ended_ms)
+
+    def is_keyed(info: JobInfo | None) -> bool:
+        return info is not None and info.partition_key is not None
+
+    return topics.find(
+        job.topic, job.id, partition_key, call, None, changes=False, ended_ms=ended_ms, is_keyed=is_keyed
+    )
 
 
 _TOO_LATE = "dropped because it was too late (expires, misfire)"
 UNKNOWN = f"is not known: never scheduled, cancelled, {_TOO_LATE}, or no longer kept"
 GONE = f"is gone: cancelled, {_TOO_LATE}, or done by a worker that keeps no results"
+LONGEST_WAIT = 1e9
+"""Seconds, beyond which any timeout is the same."""
 LOOK_AGAIN = 3.0
 """Seconds after which an awaited job is looked up without any news of it."""
 
@@ -113,19 +122,19 @@ def wait_for(
     if timeout is not None and (
         isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout != timeout
     ):
-        raise InvalidInput("timeout", f"must be seconds (a number), or None, not {timeout!r}")
+        raise InvalidInput("timeout", f"must be seconds (a number), or None, not {shown(timeout)}")
     if group is not None:
         check_id(group, "group")
     topic, id, life = job.topic, job.id, job.life
     clock = SystemClock()
-    ends_at = None if timeout is None else clock.monotonic() + timeout
+    ends_at = None if timeout is None else clock.monotonic() + min(timeout, LONGEST_WAIT)
     if not (yield from topics.read_existing(topic)).keep_done_ms:
         how = f"to wait for them, set its keep_done_ms (wheelq configure {topic} --keep-done 1h)"
         raise InvalidInput("topic", f"{topic!r} forgets finished jobs at once: {how}")
     info = yield from _state_of(topics, job, partition_key)
     if info is None:
         raise JobNotFound(topic, id, UNKNOWN)
-    keys = topics.shard(topic, info.shard)
+    keys, id = topics.shard(topic, info.shard), info.id  # perhaps the second one of a debounced key
     cursor = None
     while True:
         latest = yield from ask(state.listen(keys))

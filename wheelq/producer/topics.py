@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from wheelq.base.clock import Clock
 from wheelq.errors import BeingRemoved, InvalidInput, OutcomeUnknown, TopicNotFound, Unavailable
 from wheelq.model.checks import check_id, check_topic
+from wheelq.model.job import SECOND
 from wheelq.model.topic import FORECAST_MS, HALF_DONE_S, SHARDS_LIMIT, Span, Topic, TopicInfo, shard_of, shards_in
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
@@ -139,6 +140,7 @@ class Topics:
         *,
         changes: bool = True,
         ended_ms: Callable[[T], int | None] = lambda answer: None,
+        is_keyed: Callable[[T], bool] = lambda answer: False,
     ) -> Operation[T]:
         """Asks the shards where the job may be; returns the first answer that is not `not_found`.
 
@@ -148,7 +150,8 @@ class Topics:
 
         `ended_ms(answer)` returns when the job of an answer ended, or None if this answer is the right one. A job that
         has ended may be kept in a shard although a later one with its id is in another, after a change of their number.
-        So the search goes on after it, and ends with the job that ended last if there is no other.
+        So the search goes on after it, and ends with the job that ended last if there is no other. It goes on in all
+        shards if the job has a partition key, as `is_keyed(answer)` says: a later one probably has one too.
         """
         key = check_id(id, "id")
         if partition_key is not None:
@@ -158,31 +161,38 @@ class Topics:
         known = self.known(check_topic(topic))
         found = None if known is None else known.topic
         is_fresh = found is None
+
+        def is_right(answer: T) -> bool:
+            at_ms = None if answer == not_found else ended_ms(answer)
+            if at_ms is not None:
+                ended.append((at_ms, answer))
+            return answer != not_found and at_ms is None
+
         while True:
             found = found or (yield from self.read(topic))
-            places = found.places(key) if found else []
-            if found and "@" in key:  # perhaps an occurrence of a recurring job, which lives in shard 0
-                places.append(0)
-            for shard in places:
+            for shard in _places(found, key) if found else ():
                 if shard not in asked:
                     asked.add(shard)
-                    answer = yield from ask(call(self._keys.shard(topic, shard)))
-                    if answer != not_found:
-                        if (at_ms := ended_ms(answer)) is None:
-                            return answer
-                        ended.append((at_ms, answer))
+                    if is_right(answer := (yield from ask(call(self._keys.shard(topic, shard))))):
+                        return answer
             if is_fresh:
                 break
             found, is_fresh = None, True
-        if ended:
-            return max(ended, key=itemgetter(0))[1]
-        others = range(found.all_shards) if found and partition_key is None else ()
+        may_be_elsewhere = partition_key is None and (not ended or any(is_keyed(answer) for _, answer in ended))
+        others = range(found.all_shards) if found and may_be_elsewhere else ()
         shards = [self._keys.shard(topic, shard) for shard in others if shard not in asked]
         if changes:
-            is_there = yield from ask_all(draining.is_alive(shard, id) for shard in shards)
-            shards = [shard for shard, is_here in zip(shards, is_there, strict=True) if is_here][:1]
-        answers = yield from ask_all(call(shard) for shard in shards)
-        return next((answer for answer in answers if answer != not_found), not_found)
+            shards = yield from self._with_job(shards, id)
+        for answer in (yield from ask_all(call(shard) for shard in shards)):
+            if is_right(answer):
+                return answer
+        return max(ended, key=itemgetter(0))[1] if ended else not_found
+
+    def _with_job(self, shards: list[ShardKeys], id: str) -> Operation[list[ShardKeys]]:
+        """Returns the first shard with a live job of this id, or with the second one of this debounced key."""
+        asked = [draining.is_alive(shard, one) for shard in shards for one in (id, id + SECOND)]
+        is_there = yield from ask_all(asked)
+        return [shard for n, shard in enumerate(shards) if any(is_there[2 * n : 2 * n + 2])][:1]
 
     def list(self) -> Operation[list[TopicInfo]]:
         """Returns every topic with its job counts, by name."""
@@ -385,3 +395,8 @@ class Topics:
     def _group_names(self, topic: str, shards: int) -> Operation[set[str]]:
         found = yield from ask_all(shard_counts.groups(self._keys.shard(topic, n)) for n in range(shards))
         return {name for names in found for name in names}
+
+
+def _places(topic: Topic, key: str) -> list[int]:
+    """The shards where a job with this key may be; an occurrence of a recurring job, which has an "@", is in shard 0."""
+    return [*topic.places(key), *([0] if "@" in key else [])]
