@@ -244,6 +244,24 @@ async def test_a_request_waits_for_the_end_of_a_job_and_gets_its_result(http: Ht
     assert waits(http, 0)()
 
 
+async def test_the_result_of_a_leased_job_may_be_null(http: Http, aclient: AsyncClient) -> None:
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+    assert await done(http, "ack", job["handle"], result=None) == [True]
+
+
+async def test_a_leased_job_may_have_more_attempts_than_a_byte_can_count(
+    http: Http, aclient: AsyncClient, url: str, settings: Settings
+) -> None:
+    await aclient.schedule("orders", delay=0, key="a", attempts=257)
+    async with running(Scheduler.connect(url, settings)):
+        for attempt in range(1, 258):
+            (job,) = await lease(http, wait=20)
+            assert job["attempt"] == attempt
+            assert await done(http, "fail", job["handle"], error="away", pause=0) == [True]
+    assert [dead.attempt for dead in (await aclient.dead.list("orders")).jobs] == [257]
+
+
 @pytest.mark.parametrize(("stated", "own", "attempts"), [({}, 2, 2), ({}, 6, 6), ({"max_attempts": 3}, 6, 3)])
 async def test_a_leased_job_has_the_attempts_it_was_scheduled_with_but_no_more_than_its_consumer_states(
     http: Http, aclient: AsyncClient, url: str, settings: Settings, stated: dict[str, int], own: int, attempts: int

@@ -366,7 +366,7 @@ class Leases:
                 await self._transport.send(calls.ack(keys, group, settings, [lease], dropped=1))
                 return None
             first_due_ms = record.first_due_ms or entry.due_ms
-            burial = Burial(settled.reason, settled.error, "", entry.attempt, first_due_ms)
+            burial = Burial(settled.reason, settled.error, "", record.attempt, first_due_ms)
         logger.warning("job %s of %s is buried: %s", entry.id, keys.topic, burial.error)
         await self._transport.send(worker.bury(keys, group, calls.CONSUMER, entry, burial, settings))
         return None
@@ -453,13 +453,13 @@ class Failure:
         """Returns the call that settles one leased entry; its answer is False if the lease was no longer valid."""
         said = " ".join(self.error.split())[:ERROR_CHARS]
         before = codec.decode(entry.record)
-        pause_ms = self._pause_ms(entry.attempt, before.max_attempts)
+        pause_ms = self._pause_ms(before.attempt, before.max_attempts)
         if pause_ms is not None:
             record = codec.again(entry.record, entry.due_ms, said, counts=True)
             return worker.retry(keys, group, calls.CONSUMER, entry, pause_ms, record, entry.deliveries)
         first_due_ms = before.first_due_ms or entry.due_ms
         reason = Reason.GIVEN_UP if self.bury else Reason.FAILED
-        burial = Burial(reason, said, "", entry.attempt, first_due_ms)
+        burial = Burial(reason, said, "", before.attempt, first_due_ms)
         return worker.bury(keys, group, calls.CONSUMER, entry, burial, settings, entry.deliveries)
 
     def _pause_ms(self, attempt: int, attempts: int | None) -> int | None:

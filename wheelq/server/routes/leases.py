@@ -167,6 +167,7 @@ def _leased(item: Delivered) -> dict[str, Any]:
         "handle": item.handle,
         **LeasedJob.shows(item.entry),
         **payload_fields(record.payload),
+        "attempt": record.attempt,  # an entry counts no further than 255
         "headers": dict(record.headers),
         "max_attempts": record.max_attempts,
         "timeout": record.timeout,
@@ -219,7 +220,7 @@ async def _following(request: StrictRequest, job: FollowingJob) -> Then:
     service, caller = service_of(request), caller_of(request)
     for verb in (Verb.SCHEDULE, *([Verb.CHANGE] if job.on_duplicate == "replace" else [])):
         caller.check_may(verb, job.topic, "then")
-    await service.intake.admit(job.topic, job.target, job.on_dead, caller)
+    await service.intake.admit(job.topic, job, job.on_duplicate, caller)
     return job.topic, job.spec(job.id), job.on_duplicate
 
 
