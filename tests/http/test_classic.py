@@ -147,6 +147,12 @@ async def test_a_task_with_service_and_path_is_called_back_where_receivers_are_r
     assert (await pull(http, task_id=task["task_id"]))["content"] == content
     unknown = await add(http, content='{"sn": "nobody", "url": "/close"}')
     assert (unknown["dm_error"], "nobody" in unknown["error_msg"]) == (1001, True)
+    refused = await add(
+        http, topic="new", task_id=7, content='{"sn": "shop", "url": "/close", "n": 18446744073709551616}'
+    )
+    assert refused["dm_error"] == 1001
+    assert (await pull(http, topic="new", task_id=7))["dm_error"] == 1203
+    assert "new" not in [info.name for info in await aclient.topics()]
 
 
 async def test_tasks_added_at_once_through_several_servers_have_ids_of_their_own(serve: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -145,7 +146,7 @@ async def test_ids_of_any_text_are_found(http: Http) -> None:
         ({"delay": 1, "target": "shop/close"}, "target"),
         ({"delay": 1, "headers": {"Wheelq-Target": '{"url": "https://shop.example"}'}}, "headers"),
         ({"delay": 1, "headers": {"a": 1}}, "headers.a"),
-        ({"delay": None}, "body"),
+        ({"delay": None}, "delay"),
         ([], "body"),
     ],
 )
@@ -322,6 +323,33 @@ async def test_the_same_request_with_an_idempotency_key_gets_the_same_answer(htt
     again = await http.post(JOBS, json={"delay": 60}, headers=key)
     assert (again.status_code, again.json()) == (first.status_code, first.json())
     assert (await aclient.topics())[0].waiting == 0
+
+
+async def test_a_request_that_was_refused_may_be_corrected_under_its_idempotency_key(http: Http) -> None:
+    key = {"idempotency-key": "k-1"}
+    assert (await http.post(JOBS, json={"delay": 1e12}, headers=key)).status_code == 422
+    assert (await http.post(JOBS, json={"delay": 60}, headers=key)).status_code == 201
+    assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 409
+
+
+async def test_a_line_break_at_the_end_of_a_path_is_no_part_of_a_name(http: Http, aclient: AsyncClient) -> None:
+    await aclient.schedule("orders", delay=60, key="a")
+    assert (await http.delete(f"{JOBS}/a%0A")).status_code == 400
+    assert await aclient.get("orders", "a") is not None
+
+
+async def test_a_job_with_a_target_that_is_refused_makes_no_topic(
+    serve: Callable[..., Any], aclient: AsyncClient, tmp_path: Path
+) -> None:
+    register = tmp_path / "services.toml"
+    register.write_text(
+        '[services.shop]\nurl = "https://shop.example"\nsecrets = ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"]\n'
+    )
+    http = await serve(services=str(register), calls=False)
+    body = {"delay": 1e12, "target": {"service": "shop", "path": "/close"}}
+    assert (await http.post(JOBS, json=body)).json()["field"] == "delay"
+    assert (await http.post("/v1/topics/orders/bulk", json={"jobs": [body]})).json()["failed"] == 1
+    assert await aclient.topics() == []
 
 
 async def test_a_bulk_request_that_found_the_topic_full_may_be_repeated_with_its_idempotency_key(

@@ -36,7 +36,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -50,7 +50,7 @@ from wheelq.base.as_json import parse as parse_json
 from wheelq.base.clock import Clock
 from wheelq.callbacks.target import HEADER
 from wheelq.errors import AWAY, InvalidInput, ServerError
-from wheelq.model.checks import LAST_MS, check_topic, to_ms
+from wheelq.model.checks import LAST_MS, to_ms
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.model.state import JobState
 from wheelq.protocol.calls import notes
@@ -273,27 +273,28 @@ class Tasks:
 
     async def add(self, topic: str, said: dict[str, Any]) -> int:
         """Create a task; returns its id. With an earlier attempt's `task_id`, only if needed. Raises: WheelqError."""
-        at, content = moment_of(said), content_of(said)
-        callback, target = callback_of(content), None
+        at, content, task_id = moment_of(said), content_of(said), task_id_of(said)
+        callback = callback_of(content)
         if not self._intake.is_open:
             callback = None  # the task is kept, and can be pulled
+        spec = JobSpec(content, at=at)
         if callback is not None:
             target = self._intake.check({"service": callback.service, "path": callback.path})
-            await self._intake.prepare(check_topic(topic))
+            spec = JobSpec(dict(callback.body), at=at, headers={HEADER: target.header()})
+        self._intake.check_job(topic, spec, "keep")
+        if callback is not None:
+            await self._intake.prepare(topic, spec, "keep")
         else:
-            await self._intake.keep_apart(check_topic(topic), PREFIX + GROUP)
-        task_id = task_id_of(said)
+            await self._intake.keep_apart(topic, PREFIX + GROUP)
         if task_id is None:
             task_id = await self._ids.next()
         elif callback is None and await self._was_pulled(topic, str(task_id)):
             return task_id
-        spec = JobSpec(content, at=at, key=str(task_id))
-        if callback is not None and target is not None:
+        if callback is not None:
             kept_ms = max(0, to_ms(at) - self._clock.wall_ms()) + self._kept_ms
             note = notes.remember(self._note(topic, str(task_id)), _BY_ID + content.encode(), kept_ms)
             await self._transport.send(note)  # it is not pulled, so store its content now
-            spec = JobSpec(dict(callback.body), at=at, key=str(task_id), headers={HEADER: target.header()})
-        await self._coalescing.schedule(topic, spec, "keep")
+        await self._coalescing.schedule(topic, replace(spec, key=str(task_id)), "keep")
         return task_id
 
     async def _was_pulled(self, topic: str, id: str) -> bool:

@@ -95,6 +95,8 @@ class Gate:
             return problems.too_large(self._body_max_bytes)
         if not _is_text(scope.get("raw_path") or b"") or not _is_text(scope["query_string"]):
             return Problem(problems.BAD_REQUEST, "Its path and query must be UTF-8, percent-encoded.")
+        if "\n" in scope["path"]:  # routes ignore one at the end
+            return Problem(problems.BAD_REQUEST, "Its path has a line break (%0A), which no name may have.")
         return None
 
     def _bounded(self, receive: Receive) -> Receive:

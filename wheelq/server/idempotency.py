@@ -29,7 +29,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from wheelq.errors import OutcomeUnknown, ServerError
+from wheelq.errors import InvalidInput, OutcomeUnknown, ServerError
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -76,7 +76,12 @@ class Answers:
                 return answer
             outcomes = await asyncio.gather(*(self._transport.send(notes.recall(one)) for one in places))
             known = {number: from_json(kept) for number, kept in enumerate(outcomes) if kept is not None}
-        made = await make(id, known)
+        try:
+            made = await make(id, known)
+        except InvalidInput:  # nothing was made: the request with the same key may be corrected
+            if found is None:
+                await self._transport.send(notes.forget(claim))
+            raise
         certain = _certain(made)
         try:
             if len(certain) == jobs:

@@ -10,9 +10,14 @@ from wheelq.callbacks.caller import GROUP
 from wheelq.callbacks.services import Services
 from wheelq.callbacks.target import Target
 from wheelq.errors import InvalidInput
+from wheelq.model.checks import check_topic
+from wheelq.model.job import JobSpec, OnDuplicate
+from wheelq.producer.preparation import Preparation
 from wheelq.protocol.calls import registry
 from wheelq.protocol.keys import Keys
 from wheelq.server.access import Caller, Verb
+from wheelq.server.schemas.jobs import NewJob
+from wheelq.settings import ClientSettings
 from wheelq.transport import AsyncTransport
 
 TRUSTED_S = 1.0
@@ -23,10 +28,18 @@ class Intake:
     """Checks and prepares jobs with a target before they are scheduled."""
 
     def __init__(
-        self, services: Services | None, client: AsyncClient, transport: AsyncTransport, keys: Keys, clock: Clock
+        self,
+        services: Services | None,
+        client: AsyncClient,
+        settings: ClientSettings,
+        transport: AsyncTransport,
+        keys: Keys,
+        clock: Clock,
     ) -> None:
+        """`settings` are those of the client."""
         self._services = services
         self._client = client
+        self._settings = settings
         self._transport = transport
         self._keys = keys
         self._clock = clock
@@ -58,21 +71,28 @@ class Intake:
             except InvalidInput as error:
                 raise InvalidInput("on_dead", error.problem) from error
 
-    async def admit(self, topic: str, target: Any, on_dead: str | None, caller: Caller) -> None:
+    async def admit(self, topic: str, job: NewJob, on_duplicate: OnDuplicate, caller: Caller) -> None:
         """Call this before scheduling a job. Raises: InvalidInput, Problem, errors of Redis; then do not schedule."""
-        self.check_on_dead(on_dead, caller)
-        if target is not None:
-            self.check(target)
-            await self.prepare(topic)
+        self.check_on_dead(job.on_dead, caller)
+        if job.target is not None:
+            self.check(job.target)
+            await self.prepare(topic, job.spec(job.id), on_duplicate)
 
-    async def prepare(self, topic: str) -> None:
-        """Call this before scheduling a job with a target. Raises: the server's errors; then do not schedule it."""
+    async def prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> None:
+        """Call this before scheduling a job with a target. Raises: InvalidInput, then no topic is made; the server's
+        errors. Do not schedule the job then.
+        """
         if not self._is_trusted(topic, GROUP):
+            self.check_job(topic, spec, on_duplicate)
             now = self._clock.monotonic()
             await self._client.make_group(topic, GROUP)
             await self._transport.send(registry.add_callback_topic(self._keys, topic))
             await self._transport.send(registry.announce(self._keys, topic))
             self._prepared[topic, GROUP] = now + TRUSTED_S
+
+    def check_job(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> None:
+        """Check a job before anything is made for it. Raises: InvalidInput."""
+        Preparation(check_topic(topic), self._settings, self._clock.wall_ms(), on_duplicate).job(spec)
 
     async def keep_apart(self, topic: str, group: str) -> None:
         """Call this before scheduling a job without a target for a group that may not exist yet.

@@ -69,7 +69,7 @@ class Service:
         )
         self.coalescing = Coalescing(self.client, settings.client, self.clock)
         services = Services.load(settings.server.services) if settings.server.services else None
-        self.intake = Intake(services, self.client, transport, self.keys, self.clock)
+        self.intake = Intake(services, self.client, settings.client, transport, self.keys, self.clock)
         self.calling: CallbackWorker | None = None
         """Makes callbacks, if this process does so."""
         if services is not None and settings.server.calls:

@@ -18,6 +18,11 @@ def recall(key: str) -> Call[bytes | None]:
     return command("GET", key, read=_as_it_is, key=key)
 
 
+def forget(key: str) -> Call[int]:
+    """Remove a note."""
+    return command("DEL", key, read=int, key=key)
+
+
 def left_ms(key: str) -> Call[int]:
     """How long a note is still kept; 0 if it is not there."""
     return command("PTTL", key, read=lambda reply: max(reply, 0), key=key)

@@ -105,7 +105,7 @@ async def make_job(request: StrictRequest) -> Response:
     service = service_of(request)
     topic, job = request.path_params["topic"], await request.read(NewJob)
     _check_replacing(request, topic, job.on_duplicate)
-    await service.intake.admit(topic, job.target, job.on_dead, caller_of(request))
+    await service.intake.admit(topic, job, job.on_duplicate, caller_of(request))
 
     async def make(id: str | None, known: Outcomes) -> dict[str, Any]:
         spec = job.spec(job.id or id, life_of(id))
@@ -153,7 +153,7 @@ async def _make_each(request: Request, topic: str, jobs: ManyJobs, stem: str | N
             job = reading.read(NewJob, raw)
             on_duplicate = job.on_duplicate if "on_duplicate" in job.model_fields_set else jobs.on_duplicate
             _check_replacing(request, topic, on_duplicate)
-            await service.intake.admit(topic, job.target, job.on_dead, caller_of(request))
+            await service.intake.admit(topic, job, on_duplicate, caller_of(request))
             specs[on_duplicate][place] = job.spec(job.id or (stem and f"{stem}-{place}"), life_of(stem, place))
         except (InvalidInput, Problem) as error:
             outcomes[place] = error

@@ -134,6 +134,12 @@ Moment = Annotated[str, AfterValidator(_moment), WithJsonSchema({"type": "string
 """The text of a moment, with an error in words; the pattern is for the document."""
 
 
+NULL = "null"
+"""The kind of error of a null; pydantic says of which model it is, and the error itself of which field (`name`)."""
+MAY_BE_NULL = ("payload", "result")
+"""Fields that hold a value of the caller's."""
+
+
 class Model(BaseModel):
     """The base of every model of a request."""
 
@@ -143,8 +149,8 @@ class Model(BaseModel):
     def _nothing_is_null(self) -> Model:
         """Refuses null: a field may only be left out, so that there is one way to say "none"."""
         for name in self.model_fields_set:
-            if getattr(self, name) is None and name != "payload":
-                raise ValueError(f"{name} must not be null; leave it out")
+            if getattr(self, name) is None and name not in MAY_BE_NULL:
+                raise PydanticCustomError(NULL, "must not be null; leave it out", {"name": name})
         return self
 
     @classmethod

@@ -13,6 +13,7 @@ from wheelq.base.as_json import parse
 from wheelq.errors import InvalidInput
 from wheelq.server import problems
 from wheelq.server.problems import Problem
+from wheelq.server.schemas.model import NULL
 
 M = TypeVar("M", bound=BaseModel)
 FORM = "application/x-www-form-urlencoded"
@@ -84,13 +85,14 @@ def read(model: type[M], raw: Any) -> M:
 
 def invalid(found: Sequence[Any]) -> InvalidInput:
     """Returns the error for pydantic's findings: the first wrong fields, each with its remedy."""
-    told = [(_field(item["loc"]), _problem(item)) for item in found[:_SHOWN]]
+    told = [(_field(item), _problem(item)) for item in found[:_SHOWN]]
     field, problem = told[0]
     others = "".join(f"; {name}: {what}" for name, what in told[1:])
     return InvalidInput(field, problem + others)
 
 
-def _field(loc: Sequence[Any]) -> str:
+def _field(item: Any) -> str:
+    loc = (*item["loc"], item["ctx"]["name"]) if item["type"] == NULL else item["loc"]
     named = [str(part) for part in (loc[1:] if loc and loc[0] in _PLACES else loc)]
     return ".".join(named) or "body"
 
