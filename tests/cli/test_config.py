@@ -73,6 +73,20 @@ def test_an_env_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert "does not exist" in answer.err
 
 
+@pytest.mark.parametrize("text", [b"x = " + b"9" * 5_000, b"x = " + b"[" * 5_000, b"x = '\xff'"])
+def test_a_settings_file_that_cannot_be_read_is_named(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(text)
+    answer = wheelq("config", "--config", path)
+    assert f"{path} is not valid TOML" in answer.err
+
+
+def test_an_env_file_of_other_bytes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(b"WHEELQ_PREFIX=\xff\xfe")
+    assert f"{path} is not UTF-8 text" in wheelq("--env-file", path, "config").err
+
+
 def test_the_default_file_is_the_one_of_the_package() -> None:
     assert wheelq("config", "--default").out == (ROOT / "config" / "wheelq.toml").read_text()
 

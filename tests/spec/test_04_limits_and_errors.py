@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta, timezone
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import redis
 
 from tests.records import RECORD
-from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, RescheduleOutcome, Settings, WheelqError
+from wheelq import AsyncClient, CancelOutcome, Client, Continuation, JobSpec, RescheduleOutcome, Settings, WheelqError
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import (
     AuthenticationFailed,
@@ -255,7 +256,7 @@ def test_a_foreign_entry_among_many_is_named_and_does_not_end_the_list(client: C
         *(("wait", "timeout", seconds, "must be seconds") for seconds in ("5", True, math.nan)),
         *(("wait", "group", group, "must be a non-empty string") for group in (["g"], "")),
         *(("rerun", "group", group, "must be a non-empty string") for group in (["g"], "")),
-        *(("rerun", "rate", rate, "must be more than 0 jobs a second") for rate in ("x", 0)),
+        *(("rerun", "rate", rate, "must be 0.001 to 1,000,000 jobs a second") for rate in ("x", 0)),
         *(("rerun", "name", name, "must be a non-empty string") for name in (5, "")),
         *((method, "progress", 5, "must be a function") for method in ("cancel_due", "reschedule_due")),
     ],
@@ -376,3 +377,67 @@ def test_a_client_comes_back_by_itself_when_the_server_does(
         server.start()
         assert client.schedule(topic, delay=60, key="b").created
         assert client.get(topic, "a") is not None
+
+
+# Wrong kinds of values
+
+
+class Topics(str, Enum):  # noqa: UP042
+    """Members are compared by their value, and written as `Topics.ORDERS`."""
+
+    ORDERS = "orders"
+
+
+def test_a_topic_or_a_key_that_is_written_otherwise_than_it_compares_is_refused(client: Client, topic: str) -> None:
+    """Else the topic would be registered under one name, and its keys would have the other."""
+    assert "give its value, 'orders'" in refused(client, Topics.ORDERS).problem
+    assert "give its value, 'orders'" in refused(client, topic, key=Topics.ORDERS).problem
+
+
+@pytest.mark.parametrize("value", ["false", 0, 1, None])
+def test_a_flag_is_true_or_false_and_nothing_else(client: Client, topic: str, value: Any) -> None:
+    """These remove things: "false" is no way to say yes."""
+    client.schedule(topic, delay=60, key="a")
+    for call in (
+        partial(client.remove_topic, topic, force=value),
+        partial(client.remove_group, topic, "g", force=value),
+        partial(client.dead.purge, topic, all=value),
+        partial(client.dead.replay, topic, all=value),
+        partial(client.cancel, topic, "a", running=value),
+        partial(client.schedule_many, topic, [], then=Continuation(topic), close=value),
+    ):
+        with pytest.raises(InvalidInput, match="must be True or False"):
+            call()
+    assert client.get(topic, "a") is not None
+
+
+@pytest.mark.parametrize("value", [10**5_000, -1, True, 1.5], ids=["huge", "negative", "flag", "fraction"])
+def test_the_due_time_that_a_reschedule_expects_is_a_moment(client: Client, topic: str, value: Any) -> None:
+    client.schedule(topic, delay=60, key="a")
+    with pytest.raises(InvalidInput, match="if_due_ms: must be whole milliseconds since 1970"):
+        client.reschedule(topic, "a", delay=5, if_due_ms=value)
+
+
+def test_an_error_shows_values_that_cannot_be_shown(client: Client, topic: str) -> None:
+    assert "this int" in refused(client, topic, delay=10**5_000).problem
+    assert "this int" in refused(client, topic, attempts=10**5_000).problem
+
+
+def test_expires_is_more_than_nothing(client: Client, topic: str) -> None:
+    assert "more than 0 seconds" in refused(client, topic, expires=0).problem
+
+
+@pytest.mark.parametrize("specs", [5, None])
+def test_members_that_are_no_list_make_no_bundle(client: Client, topic: str, specs: Any) -> None:
+    with pytest.raises(InvalidInput, match="jobs"):
+        client.schedule_many(topic, specs, then=Continuation(f"{topic}-next"))
+    with pytest.raises(InvalidInput, match="on_duplicate"):
+        client.schedule_many(topic, [], then=Continuation(f"{topic}-next"), on_duplicate="other")  # type: ignore[arg-type]
+    assert client.topics() == []
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_a_host_that_is_no_name_is_named(scheme: str, host: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a server URL"):
+        Client.connect(f"{scheme}://{host}:1")

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from wheelq import __version__
-from wheelq.errors import WheelqError
+from wheelq.errors import ConfigurationError, WheelqError
 
 _PANELS = {
     "Try it": {
@@ -236,4 +236,7 @@ def _wheelq(
     if env_file is not None:
         from dotenv import load_dotenv
 
-        load_dotenv(env_file)
+        try:
+            load_dotenv(env_file)
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{env_file} is not UTF-8 text: {error}") from error

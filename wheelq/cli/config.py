@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +15,7 @@ from wheelq.cli.output import say, say_json
 from wheelq.cli.shipped import config_files, write_new
 from wheelq.settings.declaration import declarations
 from wheelq.settings.environment import CONFIG, meant_for_wheelq, settings_in_force, variable_of
-from wheelq.settings.whole import Settings, tables
+from wheelq.settings.whole import Settings, read_toml, tables
 from wheelq.transport.address import without_password
 
 SECRETS = frozenset(one.name for one in declarations(Settings).values() if one.is_secret)
@@ -95,7 +94,7 @@ def all_in_force(config: str | os.PathLike[str] | None = None, url: str | None =
     """
     in_force = tables(settings_in_force(config))
     file = str(config or os.environ.get(CONFIG) or "")
-    in_file = tomllib.loads(Path(file).read_text()) if file else {}
+    in_file = read_toml(file, "settings") if file else {}
     variables = meant_for_wheelq(os.environ)
 
     def source(table: str, name: str) -> str:

@@ -61,7 +61,9 @@ YOUNG_OBJECTS = 10_000  # new objects between two runs of the garbage collector;
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:NAME", help="A Worker, or a function that makes one, in a module.")
 ]
-Processes = Annotated[int, typer.Option("--processes", "-p", min=1, help="How many worker processes to run.")]
+Processes = Annotated[
+    int, typer.Option("--processes", "-p", min=1, max=1_000, help="How many worker processes to run.")
+]
 Reload = Annotated[
     bool, typer.Option("--reload", help="Restart when a Python file below this directory changes; needs watchfiles.")
 ]

@@ -17,7 +17,7 @@ from wheelq.cli.options import Session, Wide, overrides
 from wheelq.cli.output import NOT_FOUND, say, say_aside, table
 from wheelq.cli.process import Daemon, needs_extra
 from wheelq.errors import ConfigurationError, InvalidInput
-from wheelq.model.checks import LAST_MS
+from wheelq.model.checks import LAST_MS, check_id
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import from_ms
 from wheelq.protocol.calls import access as calls
@@ -83,7 +83,7 @@ def create(
         if not now_ms < expires_ms <= LAST_MS:
             problem = f"{expires!r} does not end between now and the year 9999; leave it out for a key without an end"
             raise InvalidInput("expires", problem)
-    key, token = new_key(name, tuple(scope), now_ms, expires_ms)
+    key, token = new_key(check_id(name, "name"), tuple(scope), now_ms, expires_ms)
     with _transport(session) as (transport, names):
         transport.send(calls.put_api_key(names, key.id, key.stored()))
     session.answer({"id": key.id, "token": token}, token)

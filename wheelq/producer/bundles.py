@@ -16,6 +16,7 @@ from wheelq.base.clock import Clock
 from wheelq.base.ids import make_id, make_tag
 from wheelq.errors import BundleNotFound, InvalidInput, NotReplicated, OutcomeUnknown, WheelqError
 from wheelq.model.bundle import Bundle, BundleState, Continuation, Receipts, check_bundle
+from wheelq.model.checks import check_flag, check_on_duplicate
 from wheelq.model.dead import DeadFilter, DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.producer.confirmation import Confirmer
@@ -64,6 +65,10 @@ class Bundles:
         """Schedule members: of a new bundle, or of one that is open."""
         if then is not None and bundle is not None:
             raise InvalidInput("then", "leave it out: the bundle has its follower already")
+        check_flag(close, "close")
+        check_on_duplicate(on_duplicate)
+        if not isinstance(specs, Iterable):
+            raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
         if then is not None:
             bundle = yield from self._make(then, durability)
         else:

@@ -17,7 +17,7 @@ from typing import Any
 from wheelq.base.clock import Clock
 from wheelq.base.plural import counted
 from wheelq.errors import InUse
-from wheelq.model.checks import check_id
+from wheelq.model.checks import check_flag, check_id
 from wheelq.model.topic import REMOVING, Group
 from wheelq.producer.confirmation import Confirmation
 from wheelq.producer.operation import Operation, ask, ask_all, wait
@@ -67,6 +67,7 @@ class Groups:
     ) -> Operation[bool]:
         """Remove a group. Returns whether there was anything to remove. Raises: TopicNotFound, InUse, InvalidInput."""
         check_id(group, "group")
+        check_flag(force, "force")
         shards = yield from self._topics.shards(topic)
         yield from ask(removal.may_remove(shards[0]))
         if not force:
@@ -90,7 +91,8 @@ class Groups:
         return was_there
 
     def remove_topic(self, topic: str, force: bool, confirming: Confirmation[Any] | None = None) -> Operation[None]:
-        """Remove a topic and everything in it. Raises: TopicNotFound, InUse."""
+        """Remove a topic and everything in it. Raises: TopicNotFound, InUse, InvalidInput."""
+        check_flag(force, "force")
         found = yield from self._topics.read_existing(topic)
         yield from ask(removal.may_remove(self._topics.shard(topic, 0)))
         yield from ask(registry.drop_callback_topic(self._keys, ""))  # it needs a right of its own

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from wheelq.base.ids import make_id
 from wheelq.errors import InvalidInput, OutcomeUnknown
 from wheelq.model.checks import check_id, to_ms
+from wheelq.model.dead import check_rate
 from wheelq.model.topic import TopicMinute, check_hours
 from wheelq.producer.operation import Operation, Stream, ask, wait
 from wheelq.producer.topics import Topics
@@ -48,8 +49,7 @@ def rerun(
 ) -> Operation[Rerun]:
     """Run again everything in the span, shard by shard. Raises: InvalidInput, TopicNotFound, OutcomeUnknown."""
     check_id(group, "group")
-    if rate is not None and (not isinstance(rate, (int, float)) or not rate > 0):
-        raise InvalidInput("rate", f"must be more than 0 jobs a second, not {rate!r}")
+    check_rate(rate)
     since_ms, until_ms = max(0, to_ms(since, "since")), None if until is None else max(0, to_ms(until, "until"))
     found = yield from topics.read_existing(topic)
     if not found.retention_ms:

@@ -48,7 +48,7 @@ def library() -> dict[str, str]:
     """Every part of the library, by name."""
     parts: dict[str, str] = {}
     for item in (_LUA / "lib").iterdir():
-        _, *found = _PART.split(item.read_text())
+        _, *found = _PART.split(item.read_text("utf-8"))
         parts |= {name: text.strip("\n") + "\n" for name, text in zip(found[::2], found[1::2], strict=True)}
     return parts
 
@@ -71,4 +71,4 @@ def header(name: str) -> list[str]:
 
 
 def _own_text(name: str) -> str:
-    return (_LUA / f"{name}.lua").read_text()
+    return (_LUA / f"{name}.lua").read_text("utf-8")

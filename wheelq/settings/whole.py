@@ -91,10 +91,10 @@ class Settings(Checked):
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """Returns the content of a file of settings or services. Raises: ConfigurationError, which names the file."""
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the {what} file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of huge numbers, and of bytes that are not UTF-8
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -91,6 +91,8 @@ class Address:
             )
         try:
             self.kind, self.nodes, self.service, plain_url = _take_apart(url)
+            for node in self.nodes:
+                node.host.encode("idna")  # raises UnicodeError, a ValueError, as a connection would
             _check_database(plain_url, self.shown)
             self._blocking, self._asyncio = _connection_options(plain_url)
             if login is not None and not url.startswith("memory:"):

@@ -158,7 +158,7 @@ class File:
         connection.execute("PRAGMA synchronous = FULL")  # in WAL mode a lower level may lose the last transactions
         self._inode = os.stat(self._path).st_ino
         if _is_new(connection):  # making the tables waits for writers
-            connection.executescript((resources.files(__package__) / "schema.sql").read_text())
+            connection.executescript((resources.files(__package__) / "schema.sql").read_text("utf-8"))
         with self.looking() as look:  # now, because the file may be removed later, and both must see the same one
             look.execute("SELECT seq FROM jobs LIMIT 1")
         return connection
