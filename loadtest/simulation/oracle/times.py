@@ -20,7 +20,7 @@ AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
 NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
 ONE_LEFT_S, SHARED_BY = 2.5, ("worker-0", "worker-1", "worker-2")
-"""The same while only one worker of the group that shares its jobs is neither frozen nor dead."""
+"""The same while only one worker of the group that shares its jobs is neither frozen nor dead nor cut off."""
 LARGEST = "worker-0"
 """It has most places of that group: without it, the long jobs of `leaving` take up the others for a while."""
 HEDGED_S = 1.0
@@ -173,7 +173,8 @@ def slow(seen: Seen) -> Iterator[str]:
 
 
 def _is_one_left(seen: Seen, at: float) -> bool:
-    out = {one.whom for one in seen.excuses.troubles if one.kind.endswith("-worker") and one.begins <= at <= one.over}
+    present = [one for one in seen.excuses.troubles if one.begins <= at <= one.over]
+    out = {one.whom for one in present if one.kind.endswith("-worker") or one.kind == "half-open"}
     are_full = LARGEST in out and "leaving" in seen.plan.traits
     return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or are_full
 
