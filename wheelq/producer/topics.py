@@ -398,5 +398,5 @@ class Topics:
 
 
 def _places(topic: Topic, key: str) -> list[int]:
-    """The shards where a job with this key may be; an occurrence of a recurring job, which has an "@", is in shard 0."""
+    """The shards where a job with this key may be; an occurrence of a recurring job, with an "@", is in shard 0."""
     return [*topic.places(key), *([0] if "@" in key else [])]
