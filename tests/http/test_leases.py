@@ -103,6 +103,7 @@ async def test_a_lease_that_is_over_leaves_nothing(http: Http, aclient: AsyncCli
         ([{"topic": "emails", "delay": 0, "on_duplicate": "raise"}], "then"),
         ([{"topic": "emails", "delay": 0, "payload": "x" * 70_000}], "payload"),
         ([{"topic": "emails", "delay": 0}] * 101, "then"),
+        ([{"topic": "emails", "delay": 0}, {"topic": "emails", "delay": 1e12}], '"field":"then.1.delay"'),
     ],
 )
 async def test_a_bad_follower_is_refused_before_anything_is_settled(

@@ -93,6 +93,6 @@ def test_outcomes_are_also_plain_words() -> None:
 def test_a_wrong_expected_due_time_moves_nothing(client: Client, topic: str, wrong: object) -> None:
     """An empty text moved the job whatever its due time was."""
     due_ms = client.schedule(topic, key="a", delay=60).due_ms
-    with pytest.raises(InvalidInput, match="if_due_ms: must be a whole number"):
+    with pytest.raises(InvalidInput, match="if_due_ms: must be whole milliseconds"):
         client.reschedule(topic, "a", delay=90, if_due_ms=wrong)  # type: ignore[arg-type]
     assert known(client.get(topic, "a")).due_ms == due_ms

@@ -441,3 +441,9 @@ def test_members_that_are_no_list_make_no_bundle(client: Client, topic: str, spe
 def test_a_host_that_is_no_name_is_named(scheme: str, host: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a server URL"):
         Client.connect(f"{scheme}://{host}:1")
+
+
+@pytest.mark.parametrize("url", [5, b"redis://127.0.0.1:1", ["redis://127.0.0.1:1"]])
+def test_a_url_is_a_string(url: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be a string"):
+        Client.connect(url)

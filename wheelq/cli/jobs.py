@@ -262,7 +262,8 @@ def rerun(
 
     wheelq rerun orders --group billing --since 2h
     """
-    begin, end = parse_moment(since, session.now_ms), None if until is None else parse_moment(until, session.now_ms)
+    begin = parse_moment(since, session.now_ms, "since")
+    end = None if until is None else parse_moment(until, session.now_ms, "until")
     with session.client() as client:
         done = client.rerun(topic, group=group, since=begin, until=end, rate=rate, name=name)
     again = counted(done.jobs, "job runs", "jobs run")

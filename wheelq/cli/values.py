@@ -18,7 +18,7 @@ _UNIX_SECONDS = re.compile(r"\d{9,10}(?:\.\d{1,6})?")
 """From 1973 to 2286. A number of fewer digits is a duration."""
 
 
-def parse_at(text: str) -> datetime:
+def parse_at(text: str, field: str = "at") -> datetime:
     """Returns an aware datetime from ISO 8601 or Unix seconds. Raises: InvalidInput, also without a time zone."""
     text = text.strip()
     if _UNIX_SECONDS.fullmatch(text):
@@ -26,10 +26,10 @@ def parse_at(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput("at", f"{text!r} is not an ISO 8601 time: write 2030-01-31T09:00:00+01:00") from error
+        raise InvalidInput(field, f"{text!r} is not an ISO 8601 time: write 2030-01-31T09:00:00+01:00") from error
     if at.utcoffset() is None:
         raise InvalidInput(
-            "at", f"{text!r} has no time zone, so it could mean 24 different moments: append Z (UTC) or +01:00"
+            field, f"{text!r} has no time zone, so it could mean 24 different moments: append Z (UTC) or +01:00"
         )
     return at
 
@@ -47,27 +47,27 @@ def parse_due(delay: str | None, at: str | None) -> tuple[float | None, datetime
     return None, parse_at(at)
 
 
-def parse_moment(text: str, now_ms: Callable[[], int]) -> datetime:
+def parse_moment(text: str, now_ms: Callable[[], int], field: str = "time") -> datetime:
     """Returns a moment: "+30m" from now, "2h" or "-2h" ago, or what `parse_at` takes. Raises: InvalidInput."""
     try:
         seconds = parse_duration(text, "time")
     except InvalidInput:
-        return parse_at(text)
+        return parse_at(text, field)
     if _UNIX_SECONDS.fullmatch(text.strip()):
-        return parse_at(text)
+        return parse_at(text, field)
     has_sign = text.strip().startswith(("+", "-"))
     try:
         return from_ms(now_ms() + 1000 * (seconds if has_sign else -seconds))
     except (ValueError, OverflowError) as error:
-        raise InvalidInput("time", f"{text!r} is beyond what a calendar has") from error
+        raise InvalidInput(field, f"{text!r} is beyond what a calendar has") from error
 
 
 def parse_range(
     since: str | None, until: str | None, now_ms: Callable[[], int]
 ) -> tuple[datetime | None, datetime | None]:
     """Returns the ends of a range of time, as far as they are given. Raises: InvalidInput."""
-    begin, end = (None if text is None else parse_moment(text, now_ms) for text in (since, until))
-    return begin, end
+    begin = None if since is None else parse_moment(since, now_ms, "since")
+    return begin, None if until is None else parse_moment(until, now_ms, "until")
 
 
 def parse_json(text: str, remedy: str = "") -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheelq.model.checks import check_limit, check_most
+from wheelq.model.checks import check_flag, check_limit, check_most
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
 from wheelq.producer.operation import Operation, ask, ask_all
 from wheelq.producer.topics import Topics
@@ -38,6 +38,7 @@ class Dead:
     ) -> Operation[DeadPage]:
         """One page."""
         check_limit(limit)
+        check_flag(newest_first, "newest_first")
         after = None if cursor is None else Position.parse(cursor, "cursor")
         shards = yield from self._topics.shards(topic)
         parts = yield from ask_all(

@@ -288,6 +288,8 @@ def server_address(url: str | None, settings: Settings | None) -> Address:
     So the clients of a module that a test imports use the test's server, whatever WHEELQ_URL was before.
     Raises: ConfigurationError, also at first use.
     """
+    if url is not None and not isinstance(url, str):
+        raise ConfigurationError(f"the URL of the server must be a string, not {type(url).__name__}")
     if url is not None and not url.strip():
         raise ConfigurationError("the URL is empty: write redis://host:port/0, or give none to use WHEELQ_URL")
     known = settings or settings_in_force()

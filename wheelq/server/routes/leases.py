@@ -210,18 +210,24 @@ async def ack(request: StrictRequest) -> Response:
     """
     asked, (topic, group) = await request.read(AckRequest), _places(request)
     leases = service_of(request).leases
-    then = [await _following(request, job) for job in asked.then]
+    then = [await _following(request, place, job) for place, job in enumerate(asked.then)]
     result, not_kept = await leases.pack(topic, asked.result)
     return answer({"done": await leases.ack(topic, group, asked.handles, result, then), "not_kept": not_kept})
 
 
-async def _following(request: StrictRequest, job: FollowingJob) -> Then:
+async def _following(request: StrictRequest, place: int, job: FollowingJob) -> Then:
     """Returns a job that follows others, checked as in a request to schedule it. Raises: Problem, InvalidInput."""
     service, caller = service_of(request), caller_of(request)
     for verb in (Verb.SCHEDULE, *([Verb.CHANGE] if job.on_duplicate == "replace" else [])):
         caller.check_may(verb, job.topic, "then")
-    await service.intake.admit(job.topic, job, job.on_duplicate, caller)
-    return job.topic, job.spec(job.id), job.on_duplicate
+    try:
+        spec = job.spec(job.id)
+        service.intake.check_job(job.topic, spec, job.on_duplicate)
+        await service.intake.admit(job.topic, job, job.on_duplicate, caller)
+    except InvalidInput as error:
+        error.field = f"then.{place}.{error.field}"
+        raise
+    return job.topic, spec, job.on_duplicate
 
 
 @_on("/progress", "Say how far leased jobs are", ProgressRequest)

@@ -3,14 +3,15 @@
 -- part: owned
 -- owns(ready, group, consumer, entry, lease, id): whether the delivery is pending and this consumer's; with the number of a
 -- lease, also whether it is that lease (see is_leased); with an id, also whether the entry is of that job: a server that
--- has lost its last writes, and whose clock was set back, gives the ids of their entries again.
+-- has lost its last writes, and whose clock was set back, gives the ids of their entries again. An entry that is no job goes
+-- by the id 'entry ENTRY' (see `read_entry`).
 -- XACK and XCLAIM do not check the owner: without this, a frozen worker that wakes up would acknowledge a delivery that
 -- another worker has taken over.
 local function owns(ready, group, consumer, entry, lease, id)
   local pending = redis.call('XPENDING', ready, group, entry, entry, 1)[1]
   if not pending or pending[2] ~= consumer or (lease and pending[4] ~= tonumber(lease)) then return false end
   local found = id and redis.call('XRANGE', ready, entry, entry)[1]
-  return not found or #found[2] < 8 or found[2][2] == id
+  return not found or found[2][2] == id or id == 'entry ' .. entry
 end
 
 -- part: leased
