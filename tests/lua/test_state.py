@@ -155,6 +155,11 @@ def test_a_shard_that_was_given_up_takes_members_only_while_it_has_jobs(url: str
         bundle = f"{topic}:b"
         assert former.send(bundles.enter(former.keys, bundle)) == 0
         assert former.send(bundles.totals(former.keys, bundle)) is None
+        record = codec.encode(1, {}, 1_000, codec.Parts(bundle=bundle))
+        call = producer.schedule(
+            former.keys, [("a", "+0", record)], "keep", None, Tagging(60_000, 60_000).tag(has_key=True)
+        )
+        assert former.send(call).receipts == [None], "no live job here has the id: it belongs elsewhere"
         former.redis.hset(former.keys.jobs, "a", RECORD)
         assert former.send(bundles.enter(former.keys, bundle)) == 1
         assert former.send(bundles.totals(former.keys, bundle)) == bundles.NONE

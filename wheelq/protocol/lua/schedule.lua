@@ -23,7 +23,7 @@ local is_tagged = odd and tag ~= '' and soonest <= now + tonumber(ARGV[6])
 local answer = is_tagged and answer_to(tag, even, odd)
 if answer then only_on_primary(jobs); return answered(answer, ARGV, FIRST, now) end
 local placed_by, in_force = terms_of(shards, terms)
-local bundle, is_shut = unpack(bundles and {bundle_for(bundles, ARGV[FIRST + 2])} or {})
+local bundle, is_shut = unpack(bundles and {bundle_for(bundles, ARGV[FIRST + 2], terms == '' and jobs, ids)} or {})
 if is_shut or in_force then return {is_shut and '' or in_force} end
 local last, stamp, room, is_free = loaded_to(horizon), stamp_of(now), by_terms(delayed, placed_by)
 local known, keeps_any = redis.call('HMGET', jobs, unpack(ids)), redis.call('EXISTS', done) == 1

@@ -82,13 +82,21 @@ local function count_ends(bundles, outgoing, near, ends)
 end
 
 -- part: joining
--- bundle_for(bundles, record): the bundle that the job of a call is to join, and whether it takes no members here.
+-- bundle_for(bundles, record, jobs, ids): the bundle that the job of a call is to join, and whether it takes no members here.
+-- If only live jobs in `jobs` are written (nil: others are, too), that does not matter where none has one of the ids.
 -- note_member(joining, ends, bundle, stored, record, id): adds a job that is written, perhaps in place of one that waits, whose
 -- record is stored: what `join` takes, and what `count_ends` takes.
 -- join(bundles, bundle, joining): lets the members join.
-local function bundle_for(bundles, record)
+local function has_any(jobs, ids)
+  for _, id in ipairs(ids) do
+    if redis.call('HEXISTS', jobs, id) + redis.call('HEXISTS', jobs, id .. SECOND) > 0 then return true end
+  end
+  return false
+end
+local function bundle_for(bundles, record, jobs, ids)
   local bundle = bundles and bundle_of(record)
-  return bundle, bundle and select(2, totals_in(bundles, bundle)) ~= 'open'
+  local is_shut = bundle and select(2, totals_in(bundles, bundle)) ~= 'open'
+  return bundle, is_shut and (not jobs or has_any(jobs, ids))
 end
 local function note_member(joining, ends, bundle, stored, record, id)
   local is_other = stored and bundle_of(stored) and life_of(stored) ~= life_of(record)
