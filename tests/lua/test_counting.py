@@ -131,7 +131,7 @@ def test_retries_count_also_in_order(shard: Shard) -> None:
     first, second = shard.deliver("a", "b")
     shard.retry(first)
     shard.send(order.hold(shard.keys, "g", "w1", 60_000, 0, tell_own=False))
-    shard.send(order.put_off(shard.keys, "g", "w1", second.entry_id, 10, RECORD))
+    shard.send(order.put_off(shard.keys, "g", "w1", second, 10, RECORD))
     assert counted(shard)["retried g"] == 2
 
 
@@ -139,7 +139,7 @@ def test_payloads_that_do_not_fit_count_apart_from_retries_also_in_order(shard: 
     first, second = shard.deliver("a", "b")
     shard.send(worker.retry(shard.keys, "g", "w1", first, 10, RECORD, counted="mismatched"))
     shard.send(order.hold(shard.keys, "g", "w1", 60_000, 0, tell_own=False))
-    shard.send(order.put_off(shard.keys, "g", "w1", second.entry_id, 10, RECORD, counted="mismatched"))
+    shard.send(order.put_off(shard.keys, "g", "w1", second, 10, RECORD, counted="mismatched"))
     assert (counted(shard)["mismatched g"], "retried g" in counted(shard)) == (2, False)
 
 

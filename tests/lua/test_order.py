@@ -55,7 +55,7 @@ def read(shard: Shard, consumer: str, count: int = 10) -> list[Entry] | None:
 
 
 def put_off(shard: Shard, delivery: Entry, consumer: str, pause_ms: int = 500) -> int:
-    return shard.send(order.put_off(shard.keys, "g", consumer, delivery.entry_id, pause_ms, SECOND_ATTEMPT))
+    return shard.send(order.put_off(shard.keys, "g", consumer, delivery, pause_ms, SECOND_ATTEMPT))
 
 
 # hold

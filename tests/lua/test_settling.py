@@ -8,7 +8,7 @@ import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
 from tests.records import OTHER, SECOND_ATTEMPT, unstamped
-from wheelq.protocol.calls import bulk, leader, producer, state, worker
+from wheelq.protocol.calls import bulk, leader, order, producer, state, worker
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.codec import LAST_MS
 from wheelq.protocol.keys import MEMBER_SEPARATOR
@@ -409,6 +409,7 @@ def test_what_has_the_entry_id_of_a_lost_delivery_is_not_settled_by_that_one(
     assert shard.send(state.conclude(keys, "g", "w1", 0, keep_done_ms, [done])).acknowledged == 0
     assert shard.retry(a) == 0
     assert shard.bury(a) == b""
+    assert shard.send(order.put_off(keys, "g", "w1", a, 0, SECOND_ATTEMPT)) == 0
     assert shard.snapshot() == before
     assert shard.ack([b]) == 1
 

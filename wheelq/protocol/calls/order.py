@@ -111,13 +111,13 @@ def put_off(
     keys: ShardKeys,
     group: str,
     consumer: str,
-    entry_id: str,
+    entry: Entry,
     pause_ms: int,
     record: bytes,
     counted: Counted = "retried",
 ) -> Call[int]:
     """Keep a failed delivery in place until its next run. Returns when that is due; 0 if another consumer has it."""
-    args = (group, consumer, entry_id, pause_ms, record, counted)
+    args = (group, consumer, entry.entry_id, pause_ms, record, counted, entry.id)
     return scripted("put_off", (keys.ready, keys.order(group), keys.counts), args, int)
 
 

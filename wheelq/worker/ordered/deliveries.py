@@ -240,8 +240,8 @@ class OrderedDeliveries:
         return self._sequence.next_ms(self._parts.server.now_ms())
 
     def put_off(self, delivery: Delivery, pause_ms: int, record: bytes, counted: worker_calls.Counted) -> Call[int]:
-        parts, entry_id = self._parts, delivery.entry.entry_id
-        return calls.put_off(self._shard.keys, parts.group, parts.name, entry_id, pause_ms, record, counted)
+        parts = self._parts
+        return calls.put_off(self._shard.keys, parts.group, parts.name, delivery.entry, pause_ms, record, counted)
 
     def again(self, delivery: Delivery, record: bytes, due_ms: int) -> None:
         delivery.entry = _next_run(delivery.entry, due_ms, record)
