@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.lua.shard import HOUR_MS, Shard
+from tests.lua.test_state import members
 from tests.records import OTHER
 from wheelq.errors import BeingRemoved
 from wheelq.protocol.call import Call
-from wheelq.protocol.calls import removal, state, worker
+from wheelq.protocol.calls import bundles, removal, state, worker
 
 
 def carry_out(shard: Shard, steps: removal.Steps, between: Callable[[Call[Any]], object] = lambda call: None) -> bool:
@@ -89,6 +90,21 @@ def test_ids_whose_entries_were_trimmed_are_free_too(shard: Shard) -> None:
     shard.redis.xtrim(shard.keys.ready, maxlen=0, approximate=False)
     remove(shard)
     assert left(shard) == {}
+
+
+def test_members_that_wait_for_a_retry_are_cancelled_with_their_only_group(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their first entries are trimmed, and few fields are looked at in a step: an id may be there without its retry."""
+    monkeypatch.setattr(removal, "AT_ONCE", 1)
+    bundle, entries = members(shard, *(f"job-{n}" for n in range(50)), bundle="b" * 60)  # small hashes are one page
+    for entry in entries:
+        shard.retry(entry, HOUR_MS)
+    shard.redis.xtrim(shard.keys.ready, maxlen=0, approximate=False)
+    remove(shard)
+    totals = shard.send(bundles.totals(shard.keys, bundle))
+    assert totals is not None
+    assert (totals.members, totals.done, totals.cancelled, totals.left) == (50, 0, 50, 0)
 
 
 def test_an_id_that_only_the_group_kept_taken_is_free(shard: Shard) -> None:

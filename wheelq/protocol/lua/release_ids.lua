@@ -14,7 +14,7 @@ if redis.call('EXISTS', ready) == 1 then
   others, own_read_to = groups_of(ready, group)
 end
 if own_read_to then return {} end
-local gone, ended, entries, dues, waiting, firsts, outcomes = {}, {}, {}, {}, {}, {}, {}
+local gone, ended, entries, dues, waiting, firsts, outcomes, seen = {}, {}, {}, {}, {}, {}, {}, {}
 
 local function is_needed(entry, id)
   if #others == 0 then return after(entry, last) end
@@ -24,13 +24,17 @@ end
 local function look(member, stored)
   local cut, is_record = string.find(member, '\31', 1, true), not is_entry(stored)
   if not cut then
-    if not is_record and not is_needed(stored, member) then
+    if not (is_record or seen[member]) and not is_needed(stored, member) then
+      seen[member] = true
       gone[#gone + 1], ended[#ended + 1], firsts[#firsts + 1] = member, member, stored
       outcomes[#firsts] = #others > 0 and 'done' or 'cancelled'
     end
     return
   end
   if string.match(member, '^[^\31]*', cut + 1) == group then
+    local id = string.sub(member, 1, cut - 1)
+    local first = redis.call('HGET', jobs, id)
+    if first then look(id, first) end -- now, because its record may be only here
     gone[#gone + 1] = member
     if is_record then waiting[#waiting + 1] = member else entries[#entries + 1] = stored end
   end
