@@ -21,7 +21,7 @@ from wheelq.model.dead import DeadFilter, DeadJob
 from wheelq.model.job import JobSpec, OnDuplicate
 from wheelq.producer.confirmation import Confirmer
 from wheelq.producer.operation import Operation, ask, ask_all, ask_all_until_known, ask_until_known
-from wheelq.producer.preparation import Preparation, carrying
+from wheelq.producer.preparation import Preparation, carrying, check_specs
 from wheelq.producer.scheduling import Scheduling
 from wheelq.producer.topics import Topics
 from wheelq.protocol.call import Call
@@ -67,8 +67,7 @@ class Bundles:
             raise InvalidInput("then", "leave it out: the bundle has its follower already")
         check_flag(close, "close")
         check_on_duplicate(on_duplicate)
-        if not isinstance(specs, Iterable):
-            raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
+        check_specs(specs)
         if then is not None:
             bundle = yield from self._make(then, durability)
         else:

@@ -48,6 +48,12 @@ def carrying(spec: JobSpec) -> JobSpec:
 NO_PARTS_WANTED = (None, None, None, None, None)
 
 
+def check_specs(specs: object) -> None:
+    """Check that the jobs of a call are an iterable. Raises: InvalidInput."""
+    if not isinstance(specs, Iterable):
+        raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
+
+
 class Preparation:
     """Checks and packs the jobs of one call."""
 

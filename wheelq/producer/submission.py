@@ -36,7 +36,7 @@ from wheelq.errors import (
 )
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic
-from wheelq.producer.preparation import Preparation
+from wheelq.producer.preparation import Preparation, check_specs
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls.producer import Fixed, NewJob, Placed, Tag, Tagging
@@ -73,8 +73,7 @@ class Submission:
         self.on_duplicate = on_duplicate
         self._keys = keys
         self._topic = Topic()
-        if not isinstance(specs, Iterable):
-            raise InvalidInput("jobs", f"must be JobSpecs in a list or another iterable, not {type(specs).__name__}")
+        check_specs(specs)
         self._specs = enumerate(specs)
         self._prepare = Preparation(name, settings, now_ms, on_duplicate, bundle)
         self._server_clock = server_clock

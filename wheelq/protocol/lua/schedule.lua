@@ -60,7 +60,7 @@ for n, id in ipairs(ids) do
   local is_second, mine, status, live_due, life = id ~= ids[n], written[id], CREATED, nil, nil
   if is_second or due ~= dues[n] then dues[n], all_as_asked = due, false end
   if stored then
-    status, live_due, life = standing(delayed, ready, id, stored, record, mine and dues[mine], may_replace, now)
+    status, live_due, life = standing(delayed, jobs, ready, id, stored, record, mine and dues[mine], may_replace, now)
   elseif keeps_any then
     live_due = kept_due(done, id, record)
   end

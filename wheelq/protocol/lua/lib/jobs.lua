@@ -36,15 +36,15 @@ local function again_of(jobs, ready, id)
 end
 
 -- part: standing
--- standing(delayed, ready, id, stored, record, due, replace, now): the status of a new job whose id a live job has.
+-- standing(delayed, jobs, ready, id, stored, record, due, replace, now): the status of a new job whose id a live job has.
 -- `stored` is the live job's value in the hash; `due` its due time, if known. Returns the status, the due time
 -- of the live job, and its life if it is kept; or the status alone when the new one is to be written.
-local function standing(delayed, ready, id, stored, record, due, replace, now)
+local function standing(delayed, jobs, ready, id, stored, record, due, replace, now)
   local KEPT, CREATED, REPLACED, KEPT_PROMOTED = 0, 1, 2, 3
   if is_entry(stored) then -- promoted: its entry has its record and due time
     local entry = redis.call('XRANGE', ready, stored, stored)[1]
     if not entry then
-      local again, member = again_of(string.sub(ready, 1, -#'ready' - 1) .. 'jobs', ready, id)
+      local again, member = again_of(jobs, ready, id)
       local next_due = again and redis.call('ZSCORE', delayed, member)
       return KEPT_PROMOTED, next_due and due_of(next_due) or now, again and life_of(again) or ''
     end
@@ -103,7 +103,7 @@ local function debounced(jobs, delayed, ready, id, sent, due, now, own, other)
   other = other or redis.call('HGET', jobs, id .. SECOND)
   local function waits(stored) return stored and not is_entry(stored) end
   local function is_this_call(name, stored)
-    return stored and standing(delayed, ready, name, stored, sent, nil, false, now) == 1
+    return stored and standing(delayed, jobs, ready, name, stored, sent, nil, false, now) == 1
   end
   local second, stored, may_replace = id .. SECOND, own, true
   if not waits(own) and waits(other) and wait_of(other) then
