@@ -110,7 +110,7 @@ def once(seen: Seen) -> Iterator[str]:
 
 
 def _stored(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is the same in both answers although the first could not be stored, because the server refuses writes."""
+    """Returns what two answers have in common if the first could not be stored: both estimate the due time."""
     if not answer.get("in_outbox"):
         return answer
     return {name: value for name, value in answer.items() if name not in ("due", "due_ms")}

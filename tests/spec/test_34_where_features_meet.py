@@ -36,7 +36,7 @@ from wheelq.settings import TopicSettings
 HOUR_MS = 3_600_000
 FAR = next(f"key-{n}" for n in range(100) if shard_of(f"key-{n}", 4) == 3)
 NEAR = next(f"job-{n}" for n in range(100) if shard_of(f"job-{n}", 4) == 0)
-Warm = Callable[[], Awaitable[None]]
+Trim = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, topic=TopicSettings(keep_done_ms=HOUR_MS))
 
 
-class Hands:
+class Serving:
     """A worker: the payload "fail" fails and is tried again in an hour, "bury" is buried, "hold" waits to be let go.
     "once" fails, and waits to be let go when it runs again, at once."""
 
@@ -72,15 +72,15 @@ class Hands:
 
 
 @pytest.fixture
-async def hands(url: str, settings: Settings, topic: str, scheduler: Scheduler, run: Run) -> Hands:
-    """Hands that work, beside a scheduler."""
-    hands = Hands(url, settings, topic)
-    run(hands.worker)
-    return hands
+async def serving(url: str, settings: Settings, topic: str, scheduler: Scheduler, run: Run) -> Serving:
+    """A worker that runs, beside a scheduler."""
+    serving = Serving(url, settings, topic)
+    run(serving.worker)
+    return serving
 
 
 @pytest.fixture
-def trim(url: str, settings: Settings, topic: str, aclient: AsyncClient, hands: Hands) -> Warm:
+def trim(url: str, settings: Settings, topic: str, aclient: AsyncClient, serving: Serving) -> Trim:
     """Trims the entries of what has been acknowledged so far, also of a job that waits for a retry."""
 
     async def trim() -> None:
@@ -92,7 +92,7 @@ def trim(url: str, settings: Settings, topic: str, aclient: AsyncClient, hands: 
 
 
 async def test_a_cancelled_job_is_not_done_although_the_next_one_with_its_id_is_replayed(
-    aclient: AsyncClient, topic: str, hands: Hands
+    aclient: AsyncClient, topic: str, serving: Serving
 ) -> None:
     cancelled = await aclient.schedule(topic, 1, delay=60, key="a")
     await aclient.cancel(topic, "a")
@@ -107,7 +107,7 @@ async def test_a_cancelled_job_is_not_done_although_the_next_one_with_its_id_is_
 
 
 async def test_a_job_that_waits_for_a_retry_is_known_although_its_first_entry_is_trimmed(
-    aclient: AsyncClient, topic: str, hands: Hands, trim: Warm
+    aclient: AsyncClient, topic: str, serving: Serving, trim: Trim
 ) -> None:
     """Its life and its next due time; and it is not an earlier job with its id, which was cancelled."""
     cancelled = await aclient.schedule(topic, 1, delay=60, key="a")
@@ -121,8 +121,8 @@ async def test_a_job_that_waits_for_a_retry_is_known_although_its_first_entry_is
     assert (kept.created, kept.life, kept.due_ms) == (False, alive.life, info.due_ms)
 
 
-async def test_an_id_is_free_when_a_group_that_came_during_a_retry_has_passed_over_it(
-    aclient: AsyncClient, url: str, settings: Settings, topic: str, hands: Hands, trim: Warm, run: Run
+async def test_an_id_is_free_when_the_only_group_that_needs_a_retry_of_it_is_removed(
+    aclient: AsyncClient, topic: str, serving: Serving, trim: Trim
 ) -> None:
     receipts = await aclient.schedule_many(
         topic, [JobSpec("fail", delay=0, key="a")], then=Continuation(f"{topic}-next", 1)
@@ -130,7 +130,7 @@ async def test_an_id_is_free_when_a_group_that_came_during_a_retry_has_passed_ov
     await state_is(aclient, topic, "a", JobState.RETRYING)
     await trim()
     await aclient.make_group(topic, "late")
-    hands.worker.stop()
+    serving.worker.stop()
     await aclient.remove_group(topic, "g", force=True)
     assert (await aclient.schedule(topic, 2, delay=60, key="a")).created
     assert receipts.bundle is not None
@@ -140,20 +140,20 @@ async def test_an_id_is_free_when_a_group_that_came_during_a_retry_has_passed_ov
 
 
 async def test_a_retry_that_succeeds_frees_its_id_although_a_later_group_has_read_nothing_yet(
-    aclient: AsyncClient, topic: str, hands: Hands, trim: Warm
+    aclient: AsyncClient, topic: str, serving: Serving, trim: Trim
 ) -> None:
     """The group reads from the beginning, where the first entry of the job is no more."""
     await aclient.schedule(topic, "once", delay=0, key="a")
-    await until(lambda: hands.ran == ["once", "once"])
+    await until(lambda: serving.ran == ["once", "once"])
     await trim()
     await aclient.make_group(topic, "late")
-    hands.go_on.set()
+    serving.go_on.set()
     await state_is(aclient, topic, "a", JobState.DONE)
     assert (await aclient.schedule(topic, 2, delay=60, key="a")).created
 
 
 async def test_a_dead_job_is_not_replayed_beside_a_live_one_with_its_id_in_another_shard(
-    aclient: AsyncClient, topic: str, hands: Hands
+    aclient: AsyncClient, topic: str, serving: Serving
 ) -> None:
     await aclient.schedule(topic, "bury", delay=0, key=FAR)
     await state_is(aclient, topic, FAR, JobState.DEAD)
@@ -168,7 +168,7 @@ async def test_a_dead_job_is_not_replayed_beside_a_live_one_with_its_id_in_anoth
 
 
 async def test_an_id_means_the_latest_job_although_an_earlier_one_with_a_partition_key_is_kept_elsewhere(
-    aclient: AsyncClient, topic: str, hands: Hands
+    aclient: AsyncClient, topic: str, serving: Serving
 ) -> None:
     await aclient.schedule(topic, 1, delay=0, key=NEAR, partition_key=FAR)
     assert await aclient.wait(topic, NEAR, timeout=PATIENCE) == "result of 1"
@@ -178,29 +178,29 @@ async def test_an_id_means_the_latest_job_although_an_earlier_one_with_a_partiti
     assert await aclient.wait(topic, NEAR, timeout=PATIENCE) == "result of 2"
 
 
-async def second(client: AsyncClient, topic: str, id: str, hands: Hands, payload: object, delay: float) -> None:
+async def second(client: AsyncClient, topic: str, id: str, serving: Serving, payload: object, delay: float) -> None:
     """Only the second job of a debounced key is alive, in a shard that does not follow from the key."""
     times = {"on_duplicate": "replace", "max_wait": 60, "partition_key": FAR}
     await client.schedule(topic, "hold", delay=0, key=id, **times)
-    await hands.has_run("hold")
+    await serving.has_run("hold")
     made = await client.schedule(topic, payload, delay=delay, key=id, **times)
     assert made.id == f"{id}~second"
-    hands.go_on.set()
+    serving.go_on.set()
 
 
 async def test_waiting_for_a_debounced_key_returns_the_result_of_the_second_job(
-    aclient: AsyncClient, topic: str, hands: Hands
+    aclient: AsyncClient, topic: str, serving: Serving
 ) -> None:
-    await second(aclient, topic, "doc", hands, 2, 1.0)
+    await second(aclient, topic, "doc", serving, 2, 1.0)
     assert await aclient.wait(topic, "doc", partition_key=FAR, timeout=PATIENCE) == "result of 2"
 
 
 async def test_cancel_finds_the_second_job_of_a_debounced_key_in_another_shard(
-    aclient: AsyncClient, topic: str, hands: Hands
+    aclient: AsyncClient, topic: str, serving: Serving
 ) -> None:
     await aclient.configure(topic, keep_done_ms=HOUR_MS)
     await aclient.set_shards(topic, 4)
-    await second(aclient, topic, NEAR, hands, 2, 50)
+    await second(aclient, topic, NEAR, serving, 2, 50)
 
     async def is_alone() -> bool:
         return known(await aclient.get(topic, NEAR)).id == f"{NEAR}~second"
@@ -211,9 +211,9 @@ async def test_cancel_finds_the_second_job_of_a_debounced_key_in_another_shard(
 
 
 async def test_the_second_job_of_a_debounced_key_is_found_while_it_waits_for_a_retry(
-    aclient: AsyncClient, topic: str, hands: Hands, trim: Warm
+    aclient: AsyncClient, topic: str, serving: Serving, trim: Trim
 ) -> None:
-    await second(aclient, topic, "doc", hands, "fail", 0.1)
+    await second(aclient, topic, "doc", serving, "fail", 0.1)
     await state_is(aclient, topic, "doc~second", JobState.RETRYING)
     await trim()
 

@@ -53,7 +53,7 @@ def check_topic(topic: str) -> str:
 
 
 def _check_text(text: str, field: str) -> None:
-    """Refuse strings that are written otherwise than they compare, as members of `class Topics(str, Enum)` are."""
+    """Refuse a string whose text is not its value, such as a member of `class Topics(str, Enum)`."""
     if type(text) is not str and format(text) != (value := str.__str__(text)):
         raise InvalidInput(field, f"{text!r} is written as {format(text)!r}: give its value, {value!r}")
 
@@ -65,7 +65,7 @@ def check_flag(flag: bool, field: str) -> None:
 
 
 def shown(value: object) -> str:
-    """Returns a value as an error shows it, at most 60 characters, whatever it is."""
+    """Returns at most 60 characters that show a value in an error, also if its `repr` fails."""
     try:
         return f"{value!r:.60}"
     except Exception:  # noqa: BLE001  # of a huge number, of a deep list, of its own __repr__

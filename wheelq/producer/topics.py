@@ -162,7 +162,8 @@ class Topics:
         found = None if known is None else known.topic
         is_fresh = found is None
 
-        def is_right(answer: T) -> bool:
+        def ends_search(answer: T) -> bool:
+            """Whether to return this answer; records one about a job that has ended."""
             at_ms = None if answer == not_found else ended_ms(answer)
             if at_ms is not None:
                 ended.append((at_ms, answer))
@@ -173,7 +174,7 @@ class Topics:
             for shard in _places(found, key) if found else ():
                 if shard not in asked:
                     asked.add(shard)
-                    if is_right(answer := (yield from ask(call(self._keys.shard(topic, shard))))):
+                    if ends_search(answer := (yield from ask(call(self._keys.shard(topic, shard))))):
                         return answer
             if is_fresh:
                 break
@@ -184,7 +185,7 @@ class Topics:
         if changes:
             shards = yield from self._with_job(shards, id)
         for answer in (yield from ask_all(call(shard) for shard in shards)):
-            if is_right(answer):
+            if ends_search(answer):
                 return answer
         return max(ended, key=itemgetter(0))[1] if ended else not_found
 

@@ -4,6 +4,7 @@
              ─▶ same request, answered      the answer again; nothing is done
              ─▶ same request, no answer     its server died, or it is in progress: continue with the same job id
              ─▶ another request             refused
+             ─▶ nothing there, and the job is refused: forget the request, so that it can be corrected
 
 The job's id makes this safe. It is fixed before anything is scheduled, so two requests that continue at the same time
 make one job. The first stored answer counts for all of them. If some jobs of a request have an unknown outcome or found

@@ -79,8 +79,9 @@ class Intake:
             await self.prepare(topic, job.spec(job.id), on_duplicate)
 
     async def prepare(self, topic: str, spec: JobSpec, on_duplicate: OnDuplicate) -> None:
-        """Call this before scheduling a job with a target. Raises: InvalidInput, then no topic is made; the server's
-        errors. Do not schedule the job then.
+        """Call this before scheduling a job with a target.
+
+        Raises: InvalidInput, before a topic is made; the server's errors. Do not schedule the job after an error.
         """
         if not self._is_trusted(topic, GROUP):
             self.check_job(topic, spec, on_duplicate)

@@ -55,7 +55,7 @@ async def remake(actor: Actor, step: Step) -> None:
     story.tell(actor.name, f"#{step.number} {topic} was removed")
     await asyncio.sleep(args["pause"])
     hurt = sum(one.kind == "node" and one.begins > actor.ledger.world.now for one in actor.ledger.troubles)
-    actor.ledger.trouble("hung-nodes", topic, hurt * TURN_S)  # so long the other nodes leave it to them
+    actor.ledger.trouble("hung-nodes", topic, hurt * TURN_S)  # the other nodes wait so long for each of them
     await schedule_all(actor, step)
 
 

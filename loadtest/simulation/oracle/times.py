@@ -96,7 +96,10 @@ def _earliest_ms(seen: Seen, call: Call) -> float | None:
 
 
 def _arrived(seen: Seen, call: Call) -> float:
-    """Returns until when a call may have come to the server: what a kept job's producer sent before may come later."""
+    """Returns when a call has reached the server at the latest.
+
+    A call that was sent while the producer was cut off arrives afterwards, although its job is in the outbox by then.
+    """
     cut = [one for one in seen.excuses.troubles if one.kind == "partition" and one.whom == call.step.who]
     during = [one.over for one in cut if one.begins <= call.answered and call.sent <= one.over]
     return max([call.answered, *during]) if call.outcome == "kept" else call.answered

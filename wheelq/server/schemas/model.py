@@ -135,7 +135,7 @@ Moment = Annotated[str, AfterValidator(_moment), WithJsonSchema({"type": "string
 
 
 NULL = "null"
-"""The kind of error of a null; pydantic says of which model it is, and the error itself of which field (`name`)."""
+"""The type of the error about a null. Its location is the model; its context has the name of the field."""
 MAY_BE_NULL = ("payload", "result")
 """Fields that hold a value of the caller's."""
 

@@ -83,7 +83,7 @@ end
 
 -- part: joining
 -- bundle_for(bundles, record, jobs, ids): the bundle that the job of a call is to join, and whether it takes no members here.
--- If only live jobs in `jobs` are written (nil: others are, too), that does not matter where none has one of the ids.
+-- With `jobs`, the call writes only ids of live jobs, so it needs no bundle in a shard that has none of its `ids`.
 -- note_member(joining, ends, bundle, stored, record, id): adds a job that is written, perhaps in place of one that waits, whose
 -- record is stored: what `join` takes, and what `count_ends` takes.
 -- join(bundles, bundle, joining): lets the members join.
