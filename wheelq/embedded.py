@@ -50,6 +50,7 @@ LOCK_GRACE_S = 1.0  # a server whose parent was just killed needs a moment to le
 SOCKET_PATH_MAX_BYTES = 100  # sun_path holds 107 on Linux, 103 on macOS
 START_TIMEOUT_S = 30.0  # without a sign of life; a server that is reading its data back may take longer
 STOP_TIMEOUT_S = 10.0  # the last fsync on a busy disk; then SIGKILL
+PORT_TRIES, PORT_TAKEN = 5, "Address already in use"
 LOST = -1  # in place of an exit code that cannot be known
 NOT_STARTED = "the embedded server is not started"
 
@@ -115,8 +116,10 @@ class EmbeddedServer:
             try:
                 if self._address is None:
                     self._settle()
-                self._launch()
-                self._wait_until_ready()
+                    self._launch_on_a_free_port()
+                else:
+                    self._launch()
+                    self._wait_until_ready()
             except BaseException:
                 self.stop()
                 raise
@@ -216,6 +219,18 @@ class EmbeddedServer:
     def _refuse_in_a_fork(self) -> None:
         if self._is_inherited:
             raise ConfigurationError(f"the embedded server is looked after by process {self._owner}, which started it")
+
+    def _launch_on_a_free_port(self) -> None:
+        """Start the server for the first time; if any port will do, on another one if its port is taken meanwhile."""
+        for tries_left in reversed(range(PORT_TRIES)):
+            self._launch()
+            try:
+                self._wait_until_ready()
+                break
+            except ConfigurationError as error:
+                if self._wanted_port != 0 or PORT_TAKEN not in str(error) or not tries_left:
+                    raise
+                self._address = free_port(0)
 
     def _launch(self) -> None:
         """Start the server and its guard. The server itself removes the socket file that a crash left."""

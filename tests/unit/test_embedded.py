@@ -396,3 +396,20 @@ def test_a_fork_is_told_that_its_parent_looks_after_the_server(private_server: P
     assert in_a_fork(lambda: not server.is_running) == 0
     server.start()
     assert connect(server).ping()
+
+
+def test_another_port_is_taken_if_the_free_one_is_taken_meanwhile(
+    private_server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection of any program may take it before the server listens. A port that was asked for stays."""
+    real = embedded.free_port
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        found = [taken]
+        monkeypatch.setattr(embedded, "free_port", lambda wanted: found.pop() if found else real(wanted))
+        server = private_server(port=0)
+        assert not server.url.endswith(f":{taken}")
+        assert connect(server).ping()
+        found.append(taken)
+        with pytest.raises(ConfigurationError, match="Address already in use"):
+            private_server(port=taken)
