@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobSpec, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.protocol.keys import Keys
+from wheelq.scheduler import leader
 from wheelq.settings import SchedulerSettings, TopicSettings
 
 
@@ -194,6 +195,26 @@ async def test_entries_past_their_retention_go_although_nothing_follows(
         run(Scheduler.connect(url, short))
         with redis.Redis.from_url(url) as raw:
             await until(lambda: raw.xlen(Keys(settings.prefix).shard(topic, 0).ready) == 0)
+
+
+async def test_of_very_many_finished_jobs_some_are_forgotten_with_each_window(
+    url: str, settings: Settings, topic: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only once in `idle_ms`, which is an hour here."""
+    monkeypatch.setattr(leader, "TIDY_CALLS", 1)
+    soon = replace(
+        settings,
+        topic=TopicSettings(keep_done_ms=1),
+        scheduler=SchedulerSettings(idle_ms=3_600_000, window_ms=200),
+    )
+    keys = Keys(settings.prefix).shard(topic, 0)
+    async with AsyncClient.connect(url, soon) as client:
+        await client.schedule_many(topic, [JobSpec(n, delay=n / 10) for n in range(600)])
+        with redis.Redis.from_url(url) as raw:
+            raw.zadd(keys.ended, {f"ended-{n}": n for n in range(3_500)})
+            raw.hset(keys.done, mapping={f"ended-{n}": b"" for n in range(3_500)})
+            run(Scheduler.connect(url, soon))
+            await until(lambda: raw.hlen(keys.done) == raw.zcard(keys.ended) == 0)
 
 
 async def test_a_rerun_of_an_earlier_job_leaves_the_result_of_the_present_one_alone(

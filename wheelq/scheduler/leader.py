@@ -379,14 +379,16 @@ class Leader:
         return answer.has_kept
 
     async def _tidy(self) -> None:
-        """Remove entries and finished jobs whose retention has passed; if there are very many, the rest goes later."""
+        """Remove entries and finished jobs whose retention has passed; of very many, some go with the next window."""
         topic = self._parts.topic
         kept = topic.retention_ms, topic.keep_done_ms
-        self._tidy_at = self._server.now_ms() + self._settings.idle_ms  # set back if the settings change meanwhile
+        # A shard at rest is looked at a little more often than once in `idle_ms`. Set back if the settings change.
+        self._tidy_at = self._server.now_ms() + self._settings.idle_ms / 2
         for _ in range(TIDY_CALLS):
             answer = await self._ask(calls.tidy(self._keys, self._lease.token, self._settings.lease_ms, *kept))
             if not answer.is_partial:
-                break
+                return
+        self._tidy_at = 0.0
 
     async def _look(self) -> None:
         """Renew the lease, and look whether a job waits that is not known."""
