@@ -16,7 +16,7 @@ from loadtest.simulation.parts import Actor
 from loadtest.simulation.plan import Draft, Step
 from loadtest.simulation.world import EPOCH_S
 from wheelq import Continuation, JobSpec
-from wheelq.errors import BundleClosed, WheelqError
+from wheelq.errors import BundleClosed, BundleNotFound, WheelqError
 from wheelq.producer.operation import Operation, ask_until_known
 from wheelq.protocol.calls import bundles
 from wheelq.protocol.keys import Keys
@@ -121,7 +121,7 @@ async def _schedule(actor: Actor, made: Bundled, call: Mapping[str, Any], *, is_
                     actor.ledger.nameless += 1
                     return
             made.perhaps += [(call["topic"], job["id"]) for job in call["jobs"]]
-            if isinstance(error, BundleClosed):  # the first call has closed it
+            if isinstance(error, (BundleClosed, BundleNotFound)):  # closed by the first call, or its writes are lost
                 return
             await asyncio.sleep(1.0)
         else:
@@ -140,6 +140,8 @@ async def _insist(actor: Actor, step: Step, do: Callable[[], Awaitable[object]])
             answer = await do()
         except WheelqError as error:
             actor.ledger.world.story.tell(actor.name, f"#{step.number} {type(error).__name__}: {error}")
+            if isinstance(error, BundleNotFound):
+                return False
             await asyncio.sleep(1.0)
         else:
             actor.ledger.world.story.tell(actor.name, f"#{step.number} closed or cancelled: {answer}")

@@ -17,6 +17,8 @@ SOON_S = 0.4
 """A job is promoted and started within this time, if no fault or limit delays it."""
 GROUPS, ALONE = ("default", "audit"), ("audit",)
 """The groups of workers, and those with one worker only."""
+SHARED_BY, LARGEST = ("worker-0", "worker-1", "worker-2"), "worker-0"
+"""The workers of the first group, and the largest: without it, the long jobs of `leaving` fill the others."""
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
 PROMISES: dict[str, Promise] = {}
@@ -74,6 +76,13 @@ class Seen:
         """Returns the parts that had the delivery of a run until it began, the last one first."""
         hands = [one for one in self.hands[run.group, run.topic, run.entry] if one.at <= run.began]
         return list(dict.fromkeys(one.worker for one in reversed(hands)))
+
+    def is_one_left(self, at: float) -> bool:
+        """Whether only one worker of the first group is neither frozen nor dead nor cut off then, or its largest is."""
+        present = [one for one in self.excuses.troubles if one.begins <= at <= one.over]
+        out = {one.whom for one in present if one.kind.endswith("-worker") or one.kind == "half-open"}
+        are_full = LARGEST in out and "leaving" in self.plan.traits
+        return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or are_full
 
     @cached_property
     def retries(self) -> set[tuple[str, str]]:

@@ -19,10 +19,8 @@ AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
 """By kind of handler, how soon a job starts; a batch waits for the one before."""
 NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
-ONE_LEFT_S, SHARED_BY = 2.5, ("worker-0", "worker-1", "worker-2")
-"""The same while only one worker of the group that shares its jobs is neither frozen nor dead nor cut off."""
-LARGEST = "worker-0"
-"""It has most places of that group: without it, the long jobs of `leaving` take up the others for a while."""
+ONE_LEFT_S = 2.5
+"""The same while only one worker is left (see `Seen.is_one_left`)."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SLOW_S = 6.0
@@ -174,19 +172,12 @@ def slow(seen: Seen) -> Iterator[str]:
     for one in seen.ledger.promotions:
         for group in GROUPS if one.topic in easy else ():
             begun, soon = first.get((group, one.topic, one.id, one.entry)), one.at + easy[one.topic]
-            if begun is None or begun.began <= soon + (ONE_LEFT_S if _is_one_left(seen, one.at) else NEARLY_SOON_S):
+            if begun is None or begun.began <= soon + (ONE_LEFT_S if seen.is_one_left(one.at) else NEARLY_SOON_S):
                 continue
             whom, is_alone = seen.holders(begun), group in ALONE
             if not seen.excuses.explain("slow", soon, begun.began, (*whom, one.topic), is_alone=is_alone):
                 took, held = begun.began - one.at, " and ".join(whom) or "none"
                 yield f"{one.topic}/{one.id} was started {took:.2f} s after it was promoted; {held} had it"
-
-
-def _is_one_left(seen: Seen, at: float) -> bool:
-    present = [one for one in seen.excuses.troubles if one.begins <= at <= one.over]
-    out = {one.whom for one in present if one.kind.endswith("-worker") or one.kind == "half-open"}
-    are_full = LARGEST in out and "leaving" in seen.plan.traits
-    return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or are_full
 
 
 @promise("stuck")
