@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -130,6 +130,98 @@ async def test_the_workers_own_limit_holds_for_all_handlers_together(
         gated.may_end.set()
         await until(gated.has_done(120))
     assert gated.most == 4
+
+
+class PlainGated:
+    """The same for a plain handler, whose runs wait in threads."""
+
+    def __init__(self) -> None:
+        self.running = Counter[str]()
+        self.done = Counter[str]()
+        self.may_end = threading.Event()
+
+    def run_as(self, name: str) -> Callable[[Job], None]:
+        def run(job: Job) -> None:
+            self.running[name] += 1
+            assert self.may_end.wait(PATIENCE)
+            self.running[name] -= 1
+            self.done[job.id] += 1
+
+        return run
+
+
+@pytest.fixture
+def plain() -> Iterator[PlainGated]:
+    plain = PlainGated()
+    yield plain
+    plain.may_end.set()
+
+
+async def test_a_worker_with_plain_handlers_holds_no_job_for_which_it_has_no_thread(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, plain: PlainGated
+) -> None:
+    """It would count as started: it would neither expire nor stay behind at a stop; no other worker could run it."""
+    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=8))
+    first, second = (Worker.connect(url, settings=few) for _ in range(2))
+    first.handler(topic)(plain.run_as("first"))
+    second.handler(topic)(plain.run_as("second"))
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(10)])
+    async with running(first):
+        await until(lambda: plain.running["first"] == 2)
+        assert await counted(aclient, topic) == (8, 2)
+        async with running(second):
+            await until(lambda: plain.running["second"] == 2)
+            assert await counted(aclient, topic) == (6, 4)
+            plain.may_end.set()
+            await until(lambda: len(plain.done) == 10)
+
+
+@pytest.mark.parametrize("ordered", [False, "key"])
+async def test_threads_limit_plain_handlers_only(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated, ordered: Ordered
+) -> None:
+    """All of them together; one has a limit of its own besides."""
+    few = replace(settings, worker=replace(settings.worker, threads=3, concurrency=8))
+    worker = Worker.connect(url, settings=few)
+    worker.handler(f"{topic}-a")(plain.run_as("a"))
+    worker.handler(f"{topic}-b")(plain.run_as("b"))
+    worker.handler(f"{topic}-c", concurrency=1, ordered=ordered)(plain.run_as("c"))
+    worker.handler(f"{topic}-async")(gated.run)
+    for name in "abc":
+        specs = [JobSpec(n, delay=0, key=f"{name}{n}", partition_key=str(n)) for n in range(12)]
+        await aclient.schedule_many(f"{topic}-{name}", specs)
+    async with running(worker):
+        await until(lambda: plain.running.total() == 3)
+        await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(12)])
+        await until(lambda: gated.running == 5)
+        held = [(await counted(aclient, f"{topic}-{name}"))[1] for name in "ab"]
+        assert plain.running["c"] <= 1
+        assert sum(held) == 3 - plain.running["c"]
+        gated.may_end.set()
+        plain.may_end.set()
+        await until(lambda: len(plain.done) == 36 and len(gated.done) == 12)
+
+
+async def test_an_async_handler_that_comes_later_gets_the_places_that_the_threads_leave(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated
+) -> None:
+    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
+    worker, found = Worker.connect(url, settings=few), list[str]()
+    worker.handler(topic)(plain.run_as("plain"))
+
+    async def find() -> list[str]:
+        return found
+
+    worker.handler_for_each(find)(gated.run)
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
+    await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(12)])
+    async with running(worker):
+        await until(lambda: plain.running["plain"] == 2)
+        found.append(f"{topic}-async")
+        await until(lambda: gated.running == 4)
+        gated.may_end.set()
+        plain.may_end.set()
+        await until(lambda: len(plain.done) == 2 and len(gated.done) == 12)
 
 
 async def test_other_workers_take_the_jobs_of_a_full_handler(

@@ -1,7 +1,8 @@
-"""`LimitedRuns`: runs the deliveries of one handler in the worker's pool, at most `limit` at a time.
+"""`LimitedRuns`: runs the deliveries of one handler, or of all plain ones, in the worker's pool, `limit` at a time.
 
     worker's pool    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░    20 places for everything
-    the handler      ▓▓▓▓▓                    5 of them: full, so its jobs stay in Redis
+    plain handlers   ▓▓▓▓▓▓▓▓                 8 of them, because there are 8 threads
+    one of these     ▓▓▓▓▓                    5 of those: full, so its jobs stay in Redis
 
 It counts what it holds, so that its lane reads nothing that could not start, and passes on to the pool what may start.
 A delivery taken over from a dead worker may find the handler full, and waits here.
@@ -19,9 +20,9 @@ from wheelq.worker.delivery.pool import Pool
 
 
 class LimitedRuns:
-    """The part of a pool that one handler may fill."""
+    """The part of a pool that one handler, or several, may fill."""
 
-    def __init__(self, pool: Pool[Delivery], limit: int) -> None:
+    def __init__(self, pool: Pool[Delivery] | LimitedRuns, limit: int) -> None:
         self._pool = pool
         self._limit = limit
         self._waiting: deque[Delivery] = deque()
@@ -31,7 +32,7 @@ class LimitedRuns:
 
     @property
     def left(self) -> int:
-        """How many more deliveries the handler's own limit allows."""
+        """How many more deliveries its own limit allows."""
         return max(0, self._limit - self._in_pool - len(self._waiting))
 
     @property

@@ -15,8 +15,8 @@ A call that takes over abandoned deliveries is lent places that are not filled, 
 leave them unused. No two calls are lent the same place. If a call has filled places that reads have reserved, the reads
 that wait in the server are ended.
 
-`LimitedPlaces` are those of a handler with a limit of its own. Its lane waits first until the handler is below its
-limit, and only then for the pool: so a full handler keeps no place from others, and nobody waits behind it.
+`LimitedPlaces` are those of a handler with a limit of its own, or of all plain handlers. Their lane waits first until
+it is below its limit, and only then for the pool: so a full one keeps no place from others, and nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,10 @@ class SharedPlaces:
         """Set how many readers share the places, and how long each read may wait in the server."""
         self._readers = readers
         self._block_ms = block_ms
+
+    def resize(self, concurrency: int) -> None:
+        """Note how many places there are now."""
+        self._concurrency = concurrency
 
     async def take(self, *, waits: bool, shards: int = 1, most: int | None = None) -> int:
         """Wait until a place is free, and reserve some, at most `most`. Readers are served in the order they came.
@@ -177,23 +181,28 @@ class SharedPlaces:
 
 
 class LimitedPlaces(SharedPlaces):
-    """The places of one handler with a limit: those of the worker's pool, as far as the handler is below its limit."""
+    """The places of handlers with a limit: those of the worker's pool, as far as they are below their limit."""
 
     def __init__(self, runs: LimitedRuns, pool: SharedPlaces, settings: WorkerSettings, clock: Clock) -> None:
-        """`settings` with the handler's limit as their concurrency."""
+        """`settings` with the limit as their concurrency."""
         super().__init__(runs, settings, clock, _end_none)
         self._limited = runs
         self._pool = pool
 
     async def take(self, *, waits: bool, shards: int = 1, most: int | None = None) -> int:
-        """Wait until the handler is below its limit, then for places of the pool, and reserve them in both.
+        """Wait until the handlers are below their limit, then for places of the pool, and reserve them in both.
 
         It never reserves for a read that waits: others could not use these places meanwhile.
         """
         async with self._turn:
-            taken = await self._pool.take_for_other(await self._room())
+            room = await self._room()
+            taken = await self._pool.take_for_other(room if most is None else min(room, most))
             self._reserved += taken
             return taken
+
+    async def take_for_other(self, most: int | None = None) -> int:
+        """Reserve places of both, at most `most`, and wait for some if there are none."""
+        return await self.take(waits=False, most=most)
 
     @property
     def spare(self) -> int:

@@ -52,14 +52,21 @@ class Pool(Generic[T]):
         self._queue: deque[T] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None  # the runner that works through the queue
-        self._held = 0
+        self.held = 0
+        """How many deliveries run or are queued."""
         self.changed = asyncio.Event()
         """Set whenever `free` may have grown."""
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many deliveries may run at a time. If they are fewer now, none of those that run is stopped."""
+        self._concurrency = concurrency
+        self.changed.set()
+        self._hire()
 
     @property
     def free(self) -> int:
         """How many more deliveries could start at once."""
-        return max(0, self._concurrency - self._held)
+        return max(0, self._concurrency - self.held)
 
     @property
     def patience_ms(self) -> int | None:
@@ -70,12 +77,12 @@ class Pool(Generic[T]):
         """Run these deliveries as soon as there is room."""
         before = len(self._queue)
         self._queue.extend(deliveries)
-        self._held += len(self._queue) - before
+        self.held += len(self._queue) - before
         self._hire()
 
     async def idle(self) -> None:
         """Wait until nothing is queued or running."""
-        while self._held:
+        while self.held:
             self.changed.clear()
             await self.changed.wait()
 
@@ -84,7 +91,7 @@ class Pool(Generic[T]):
 
     async def abandon(self) -> None:
         """Cancel running deliveries and forget queued ones."""
-        self._held -= len(self._queue)
+        self.held -= len(self._queue)
         self._queue.clear()
         runners = list(self._runners)
         for runner in runners:
@@ -120,7 +127,7 @@ class Pool(Generic[T]):
             except StopIteration:  # it did not wait
                 began = self._look(delivery, began)
             finally:
-                self._held -= 1
+                self.held -= 1
                 self.changed.set()
             done += 1
             if done % SLICE == 0:

@@ -1,12 +1,17 @@
 """The lanes of a worker: the ways of deliveries from their shards to their handlers.
 
     topics with a single handler     one shared lane:     readers ──▶ Pool ──▶ handler(job)
+    plain ones beside async ones     one shared lane:     readers ──▶ LimitedRuns ──▶ the same Pool
     a handler with concurrency=      its own lane:        readers ──▶ LimitedRuns ──▶ the same Pool
     a topic that runs in order       its own lane:        see `ordering` ──▶ the same Pool
     a topic with a batch handler     its own lane:        readers ──▶ Batcher ──▶ handler(jobs)
 
 Each lane has its own connections. The pool is the limit of the worker: the lanes take its places in turn. Batches have
 a limit of their own, so that single jobs do not starve them.
+
+A plain handler needs a thread, and there may be fewer threads than places. A job that waited here for a thread would
+count as started, and no other worker could run it. So the threads limit the plain handlers; and the whole pool, which
+is cheaper, as long as all of its handlers are plain.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from wheelq.base.clock import Clock
+from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.places import LimitedPlaces
+from wheelq.worker.delivery.places import LimitedPlaces, SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.batch import BatchTerms
@@ -31,6 +38,23 @@ from wheelq.worker.lanes.reader import ReadingLane
 from wheelq.worker.ordered.ordering import OrderedLane
 
 Lane = ReadingLane | OrderedLane
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The part of the pool that some handlers may fill, or all of it."""
+
+    runs: Pool[Delivery] | LimitedRuns
+    places: SharedPlaces
+    settings: WorkerSettings
+    """With its limit as their concurrency."""
+    limits: tuple[LimitedRuns, ...] = ()
+    """Those that count its deliveries."""
+
+    def limited(self, limit: int, clock: Clock) -> _Share:
+        """Returns a part of it, of so many places."""
+        runs, settings = LimitedRuns(self.runs, limit), replace(self.settings, concurrency=limit)
+        return _Share(runs, LimitedPlaces(runs, self.places, settings, clock), settings, (*self.limits, runs))
 
 
 class Lanes:
@@ -53,19 +77,37 @@ class Lanes:
         self._of_topic: dict[str, Lane] = {}
         self._new: asyncio.Queue[Lane] = asyncio.Queue()  # lanes that `run` has not started yet
         self._new.put_nowait(self._default)
-        self._limited: dict[str, LimitedRuns] = {}  # by topic
+        self._limits: dict[str, tuple[LimitedRuns, ...]] = {}  # by topic
+        self._whole = _Share(self.pool, self._default.places, parts.settings)
+        self._plain = self._whole
+        if parts.settings.threads < parts.settings.concurrency:
+            self._plain = self._whole.limited(parts.settings.threads, parts.clock)
+        self._plain_lane: ReadingLane | None = None  # beside async handlers
+        self._is_plain: bool | None = None  # whether all handlers of the pool are plain; None: there are none yet
 
     def bind(self, bind: Callable[[Handler], Run]) -> None:
         """Prepare lanes for topics with a new handler; `bind` wraps the hooks around it."""
-        for topic in set(self._handlers.topics) - set(self._running.runs):
-            handler = self._handlers[topic]
-            self._running.runs[topic] = bind(handler)
-            if handler.batch is not None:
-                self._of_topic[topic] = self._batch_lane(handler.batch)
-            elif handler.ordered or handler.concurrency is not None:
-                self._of_topic[topic] = self._lane_in_pool(handler)
-            if topic in self._of_topic:
-                self._new.put_nowait(self._of_topic[topic])
+        new = [self._handlers[topic] for topic in set(self._handlers.topics) - set(self._running.runs)]
+        self._limit_pool([handler.has_thread for handler in new if handler.batch is None])
+        for handler in new:
+            self._running.runs[handler.topic] = bind(handler)
+            lane = self._batch_lane(handler.batch) if handler.batch is not None else self._lane_in_pool(handler)
+            if lane not in self._all():
+                self._new.put_nowait(lane)
+            if lane is not self._default:
+                self._of_topic[handler.topic] = lane
+
+    def _limit_pool(self, are_plain: Sequence[bool]) -> None:
+        """Limit the pool to the threads if all handlers are plain; `are_plain`: whether the new ones are.
+
+        If an async one comes later, only plain ones that come with it or after it are limited to the threads.
+        """
+        if not are_plain or self._is_plain is False:
+            return
+        self._is_plain = all(are_plain)
+        limit = (self._plain if self._is_plain else self._whole).settings.concurrency
+        self.pool.resize(limit)
+        self._default.resize(limit)
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Tell each lane the shards of its topics."""
@@ -114,29 +156,36 @@ class Lanes:
     def _run(self, delivery: Delivery, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
         keeper = delivery.turn_keeper
         run = self._running.handle(delivery, task) if keeper is None else keeper.run(delivery, task)
-        limited = self._limited.get(delivery.shard.keys.topic)
-        return run if limited is None else limited.counted(run)
+        for limit in self._limits.get(delivery.shard.keys.topic, ()):
+            run = limit.counted(run)
+        return run
 
     def _of(self, shard: ServedShard) -> Lane:
         return self._of_topic.get(shard.keys.topic, self._default)
 
     def _all(self) -> list[Lane]:
-        return [self._default, *self._of_topic.values()]
+        return list(dict.fromkeys((self._default, *self._of_topic.values())))
 
     def _lane_in_pool(self, handler: Handler) -> Lane:
         """Returns the lane of a topic that shares the places of the pool."""
-        parts, settings, pool = self._parts, self._parts.settings, self._default.places
-        pool.other_lanes += 1
-        limited = None
-        runs: Pool[Delivery] | LimitedRuns = self.pool
+        parts = self._parts
+        share = base = self._plain if handler.has_thread and not self._is_plain else self._whole
         if handler.concurrency is not None:
-            settings = replace(settings, concurrency=handler.concurrency)
-            runs = self._limited[handler.topic] = LimitedRuns(self.pool, handler.concurrency)
-            limited = LimitedPlaces(runs, pool, settings, parts.clock)
+            share = base.limited(handler.concurrency, parts.clock)
+        self._limits[handler.topic] = share.limits
+        if share is base and not handler.ordered:
+            if base is self._whole:
+                return self._default
+            if self._plain_lane is not None:
+                return self._plain_lane
+        self._default.places.other_lanes += 1
         if handler.ordered:
             is_by_key = handler.ordered == "key"
-            return OrderedLane(parts, self._running, runs, limited or pool, self._regroup, is_by_key=is_by_key)
-        return ReadingLane(parts, settings, runs, self._regroup, limited)
+            return OrderedLane(parts, self._running, share.runs, share.places, self._regroup, is_by_key=is_by_key)
+        lane = ReadingLane(parts, share.settings, share.runs, self._regroup, share.places)
+        if share is base:
+            self._plain_lane = lane
+        return lane
 
     def _batch_lane(self, terms: BatchTerms) -> ReadingLane:
         batcher = Batcher(terms, partial(run_batch, self._running), self._running.held_loop, self._parts.clock)

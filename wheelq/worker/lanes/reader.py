@@ -29,6 +29,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from wheelq.errors import GroupNotFound, Refused, ServerError
@@ -42,7 +43,7 @@ from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.news import Hearing
 from wheelq.worker.delivery.parts import WorkerParts
-from wheelq.worker.delivery.places import LEND_S, LimitedPlaces, SharedPlaces
+from wheelq.worker.delivery.places import LEND_S, SharedPlaces
 from wheelq.worker.delivery.pool import Pool
 from wheelq.worker.delivery.recovery import SAFETY_MS
 from wheelq.worker.lanes.batching import Batcher
@@ -82,11 +83,11 @@ class ReadingLane:
         settings: WorkerSettings,
         runs: Runs,
         regroup: Regroup,
-        limited: LimitedPlaces | None = None,
+        limited: SharedPlaces | None = None,
     ) -> None:
         """`settings` are the lane's own; `regroup` is called if the group does not exist.
 
-        `limited`: the places of a handler with a limit.
+        `limited`: the places of handlers with a limit.
         """
         self.parts = parts
         self.settings = settings
@@ -100,6 +101,11 @@ class ReadingLane:
         self._shards: Sequence[ServedShard] = ()
         self._readers: dict[int, Reader] = {}  # by slot
         self._new: asyncio.Queue[Reader] = asyncio.Queue()  # readers that `run` has not started yet
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many deliveries there may be at a time."""
+        self.settings = replace(self.settings, concurrency=concurrency)
+        self.places.resize(concurrency)
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Read these shards from the next reads on, which wait up to `block_ms`. Waiting reads are ended."""

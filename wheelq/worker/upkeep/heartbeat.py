@@ -126,7 +126,7 @@ class Heartbeat:
             "version": __version__,
             "group": parts.group,
             "topics": self._handlers.topics,
-            "running": parts.settings.concurrency - self._pool.free,
+            "running": self._pool.held,
             "handled": running.handled,
             "failed": running.failed,
             "skipped": running.skipped,
