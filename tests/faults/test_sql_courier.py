@@ -40,6 +40,7 @@ from wheelq.base.clock import SystemClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import AuthenticationFailed, ConfigurationError, ServerError, ServerFull
 from wheelq.producer.driver import AsyncDriver
+from wheelq.protocol import scores
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.calls import producer
 from wheelq.protocol.calls.server import server_time_us
@@ -559,6 +560,23 @@ async def test_a_change_finds_a_job_by_its_partition_key_and_without_it(
         sqlite.outbox.cancel(connection, TOPIC, "b")
     await delivered(courier(sqlite, url), sqlite)
     assert (client.get(TOPIC, "a"), client.get(TOPIC, "b")) == (None, None)
+
+
+@pytest.mark.parametrize("score", ["high", "low", "held back"])
+async def test_a_change_finds_the_due_time_in_every_score(sqlite: Place, url: str, client: Client, score: str) -> None:
+    """That of another priority has a fraction; that of a job that is held back for its key is far higher."""
+    priority: Any = "normal" if score == "held back" else score
+    for id in ("a", "b"):
+        client.schedule(TOPIC, delay=100, key=id, priority=priority)
+    if score == "held back":
+        with redis.Redis.from_url(url) as raw:
+            raw.zincrby(Keys().shard(TOPIC, 0).delayed, scores.HELD, "b")
+    with sqlite.transaction() as connection:
+        sqlite.outbox.cancel(connection, TOPIC, "a")
+        sqlite.outbox.reschedule(connection, TOPIC, "b", at=LATER)
+    await delivered(courier(sqlite, url), sqlite)
+    found = client.get(TOPIC, "b")
+    assert (client.get(TOPIC, "a"), found is not None and found.due) == (None, LATER)
 
 
 def test_a_change_with_a_life_changes_no_other_job(url: str, client: Client) -> None:

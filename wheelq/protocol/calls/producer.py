@@ -273,7 +273,7 @@ def still_waiting(keys: ShardKeys, id: str) -> Call[StillWaiting | None]:
 
     def read(reply: list[Any]) -> StillWaiting | None:
         is_waiting = len(reply) == 2 or (len(reply) == 3 and reply[2][1] == id.encode())
-        return StillWaiting(keys.shard, int(reply[0]), reply[1]) if is_waiting else None
+        return StillWaiting(keys.shard, scores.due_ms(reply[0]), reply[1]) if is_waiting else None
 
     wanted = (keys.delayed, keys.jobs, keys.ready, keys.done, keys.buried, keys.dead, keys.progress)
     return scripted("get", wanted, (id, b""), read)
