@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
@@ -352,6 +353,41 @@ def test_a_handler_that_cannot_take_a_job_is_refused(wheelq: WheelqTest, functio
         wheelq.worker.handler("orders")(function)
     with pytest.raises(InvalidInput, match=r"function: .* cannot be called with a list of jobs alone"):
         wheelq.worker.batch_handler("orders")(function)
+
+
+def test_a_function_that_yields_is_refused(wheelq: WheelqTest) -> None:
+    """A call of it runs nothing, so its jobs would be done without having run."""
+
+    async def each(job: Job) -> Any:
+        yield job
+
+    def every(jobs: list[Job]) -> Any:
+        yield from jobs
+
+    worker = Worker.connect("redis://127.0.0.1:1")
+    for decorate, function in (
+        (worker.handler("orders"), each),
+        (worker.task("orders"), each),
+        (worker.handler_for_each(no_topics), each),
+        (worker.batch_handler("orders"), every),
+    ):
+        with pytest.raises(InvalidInput, match=r"function: .*(each|every) contains `yield`"):
+            decorate(function)
+
+
+def test_an_object_that_can_be_called_is_a_task_if_its_topic_is_given(wheelq: WheelqTest) -> None:
+    class Close:
+        def __call__(self, number: int) -> int:
+            return number
+
+    assert wheelq.worker.task("close")(Close()).job(1).payload_for("close") == {"number": 1}
+    assert wheelq.worker.task("open")(partial(Close(), number=2)).__name__ == "partial"
+    with pytest.raises(InvalidInput, match=r"topic: give the topic of .*Close object"):
+        wheelq.worker.task()(Close())
+
+
+async def no_topics() -> list[str]:
+    return []
 
 
 def test_a_task_without_parentheses_is_refused(wheelq: WheelqTest) -> None:

@@ -146,6 +146,46 @@ async def test_one_router_serves_two_workers(url: str, settings: Settings, aclie
         await until(lambda: ran == ["a", "a"])
 
 
+async def test_each_worker_of_a_router_has_its_own_resources(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str
+) -> None:
+    """Also while another one runs, has stopped, or started later."""
+    router, opened, used = Router(), list[str](), list[tuple[str, str]]()
+
+    @router.lifespan
+    async def resource() -> AsyncIterator[str]:
+        opened.append(name := f"resource {len(opened) + 1}")
+        yield name
+        opened.remove(name)
+
+    @router.handler(f"{topic}-async")
+    async def asynchronous(job: Job) -> None:
+        used.append((job.id, resource.value))
+
+    @router.handler(f"{topic}-plain")
+    def plain(job: Job) -> None:
+        used.append((job.id, resource.value))
+
+    first, second = (Worker.connect(url, group=group, settings=settings) for group in ("g", "h"))
+    for worker in (first, second):
+        worker.include(router)
+
+    async def use(id: str, workers: int) -> list[tuple[str, str]]:
+        used.clear()
+        for kind in ("async", "plain"):
+            await aclient.schedule(f"{topic}-{kind}", delay=0, key=f"{id}-{kind}")
+        await until(lambda: len(used) == 2 * workers)
+        return sorted(used)
+
+    async with running(second):
+        async with running(first):
+            await use("both", 2)
+            assert {name for _, name in used} == {"resource 1", "resource 2"}
+        assert [name for _, name in await use("one", 1)] == ["resource 1"] * 2
+    with pytest.raises(ConfigurationError, match="only while its worker runs"):
+        _ = resource.value
+
+
 def test_a_topic_with_two_handlers_is_refused_whoever_comes_second(worker: Worker) -> None:
     first, second = Router(), Router()
     first.handler("orders")(print)

@@ -6,12 +6,16 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.waiting import PATIENCE, in_time, until
+from wheelq import Retry
 from wheelq.worker.handlers import threads as module
+from wheelq.worker.handlers.handler import Handler
 from wheelq.worker.handlers.threads import OneThread, Threads, time_limit
 
 
@@ -29,6 +33,27 @@ async def abandon(threads: Threads, runner: Threads | OneThread, gate: threading
     while threads.abandoned == before:
         with pytest.raises(TimeoutError, match=r"timeout of 0\.02 s"):
             await runner.run(lambda _: gate.wait(), None, 0.02)
+
+
+async def test_what_a_plain_function_returns_to_be_awaited_has_the_rest_of_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had as long again."""
+    loop, slept = asyncio.get_running_loop(), list[float]()
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + sum(slept))
+
+    async def plain(function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
+        slept.append(3_600.0)
+        return function(given)
+
+    async def rest() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    run = Handler("orders", lambda job: rest(), Retry(), timeout=3_600.0).bind(plain)
+    with pytest.raises(TimeoutError, match="timeout of 3600 s"):
+        await run(SimpleNamespace(timeout=None))
 
 
 def test_a_result_and_an_error_come_back() -> None:

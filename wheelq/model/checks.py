@@ -6,6 +6,7 @@ aware `datetime`, and returned as whole milliseconds, rounded up: never early.
 
 from __future__ import annotations
 
+import inspect
 import re
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,13 @@ PAGE_LIMIT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999 in UTC: `from_ms` has none later."""
+
+
+def check_runs(function: object) -> None:
+    """Raises: InvalidInput for a generator function, because a call runs nothing of it."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        name = getattr(function, "__qualname__", repr(function))
+        raise InvalidInput("function", f"{name} contains `yield`, so a call of it runs nothing: return a value instead")
 
 
 def check_topic(topic: str) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeVar, 
 
 from wheelq.errors import InvalidInput, PayloadMismatch, ResultMismatch
 from wheelq.model import job
-from wheelq.model.checks import check_topic
+from wheelq.model.checks import check_runs, check_topic
 from wheelq.model.convert import Convert, arguments_converter, converter
 from wheelq.model.job import Job, Payload
 
@@ -95,7 +95,12 @@ class Task(Generic[P, R_co, C, T_co]):
         """Analyse the function; its name is the topic if `topic` is None. Raises: InvalidInput."""
         self.function = function
         """The decorated function."""
+        check_runs(function)
         update_wrapper(self, function)
+        if not hasattr(function, "__name__"):
+            if topic is None:
+                raise InvalidInput("topic", f"give the topic of {function!r}, which has no name")
+            self.__name__ = self.__qualname__ = type(function).__name__
         signature = _signature(function)
         parameters = list(signature.parameters.values())
         self.takes_job = bool(parameters) and is_job(parameters[0].annotation)

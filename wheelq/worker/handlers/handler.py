@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -179,10 +180,11 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _in_thread(function: Function | BatchFunction, plain: RunPlain, limit: Limit) -> Run:
     async def run(given: Any) -> Any:
-        timeout = limit(given)
+        timeout, now = limit(given), asyncio.get_running_loop().time
+        began = now()
         result = await plain(function, given, timeout)
         if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many decorators
-            async with time_limit(timeout):
+            async with time_limit(timeout, now() - began):
                 return await result
         return result
 

@@ -27,6 +27,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -81,25 +82,32 @@ class Lifespan(Generic[T]):
 
     def __init__(self, function: Callable[[], Managed[T]]) -> None:
         self._function = function
-        self._values: list[T] = []
+        self._values: dict[object, T] = {}  # by run of a worker
+        self._run: ContextVar[object] = ContextVar("the run of a worker", default=None)
 
     @property
     def value(self) -> T:
-        """What the start-up yielded. Raises: ConfigurationError while no worker runs."""
+        """What the start-up yielded: of the worker that runs the caller, because a router may be part of several.
+
+        A thread of your own gets the latest one. Raises: ConfigurationError while no worker runs.
+        """
         if not self._values:
             name = getattr(self._function, "__qualname__", repr(self._function))
             raise ConfigurationError(f"the lifespan {name} has a value only while its worker runs")
-        return self._values[-1]
+        run = self._run.get()
+        return self._values[run if run in self._values else next(reversed(self._values))]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keeps the resource from start-up to shut-down."""
         async with AsyncExitStack() as stack:
-            self._values.append(await self._enter(stack))
+            value, run = await self._enter(stack), object()
+            self._values[run] = value
+            self._run.set(run)
             try:
                 yield
             finally:
-                self._values.pop()
+                del self._values[run]
 
     async def _enter(self, stack: AsyncExitStack) -> T:
         function: Any = self._function

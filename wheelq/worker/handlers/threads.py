@@ -181,9 +181,9 @@ def _adopt(context: contextvars.Context) -> None:
 
 
 @asynccontextmanager
-async def time_limit(seconds: float | None) -> AsyncIterator[None]:
-    """Cancels its body after `seconds`. Raises: TimeoutError."""
-    limit = asyncio.timeout(seconds)
+async def time_limit(seconds: float | None, spent: float = 0.0) -> AsyncIterator[None]:
+    """Cancels its body after `seconds`, of which some may be `spent`. Raises: TimeoutError."""
+    limit = asyncio.timeout(None if seconds is None else max(0.0, seconds - spent))
     try:
         async with limit:
             yield

@@ -21,6 +21,7 @@ from functools import wraps
 from typing import Any, TypeVar, get_args, get_origin
 
 from wheelq.errors import InvalidInput, PayloadMismatch
+from wheelq.model.checks import check_runs
 from wheelq.model.convert import Convert, converter
 from wheelq.model.job import Job
 from wheelq.model.task import Task, is_job
@@ -115,6 +116,7 @@ def typed_batch(function: BatchFunction) -> BatchFunction:
 
 def _first_hint(function: Callable[..., Any], given: str) -> Any:
     """The annotation of the parameter that takes the job; Any, if there is none. Raises: InvalidInput."""
+    check_runs(function)
     name = getattr(function, "__name__", type(function).__name__)
     try:
         signature = inspect.signature(function)
