@@ -222,6 +222,24 @@ async def test_what_waited_for_its_topic_is_not_taken_back_for_a_missed_occurren
     assert place.waiting() == {occurrence_id(NAME, moment): moment for moment in moments}
 
 
+@pytest.mark.parametrize("missed", ["coalesce", "skip", "all"])
+@pytest.mark.parametrize("grace_ms", [1_000, 3 * HOUR_MS])
+async def test_an_occurrence_that_was_a_job_before_the_outage_does_not_run_after_its_grace(
+    place: Place, missed: Missed, grace_ms: int
+) -> None:
+    """All that were missed after it were too late as well, so none took its place."""
+    due = place.now_ms - 2 * HOUR_MS - 10_000
+    place.put(due, missed, start_ms=due, grace_ms=grace_ms)
+    entry = place.plain.send(calls.read_one(place.keys, NAME)).entry
+    assert entry
+    state = entry.state.made(due, due + HOUR_MS)
+    jobs = [(occurrence_id(NAME, due), str(due))]
+    assert place.plain.send(calls.make(place.keys, NAME, entry.state, state, due + HOUR_MS, jobs, None))
+    await place.maker().step()
+    waiting = [due + n * HOUR_MS for n in range(3)] if missed == "all" else [due + 2 * HOUR_MS]
+    assert list(place.waiting().values()) == (waiting if grace_ms > 1_000 else [])
+
+
 async def test_the_log_tells_of_missed_occurrences_when_they_are_made(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

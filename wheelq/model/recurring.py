@@ -218,10 +218,14 @@ def plan(rule: Rule, name: str, next_ms: int, now_ms: int) -> Plan:
     if rule.due_ms(name, next_ms) > now_ms:
         return Plan((next_ms,), rule.next(next_ms), is_late=False)
     missed = _missed(rule, name, next_ms, now_ms, MOST_MISSED if rule.missed == "all" else 1)
-    grace_ms = SKIP_GRACE_MS if rule.grace_ms is None and rule.missed == "skip" else rule.grace_ms
-    oldest_ms = 0 if grace_ms is None else now_ms - grace_ms
-    made = tuple(occurrence for occurrence in missed if rule.due_ms(name, occurrence) >= oldest_ms)
+    made = tuple(occurrence for occurrence in missed if not is_too_late(rule, name, occurrence, now_ms))
     return Plan(made, rule.next(missed[-1]), is_late=True)
+
+
+def is_too_late(rule: Rule, name: str, occurrence: int, now_ms: int) -> bool:
+    """Whether it was due longer ago than an occurrence that was missed may be."""
+    grace_ms = SKIP_GRACE_MS if rule.grace_ms is None and rule.missed == "skip" else rule.grace_ms
+    return grace_ms is not None and rule.due_ms(name, occurrence) < now_ms - grace_ms
 
 
 def _missed(rule: Rule, name: str, next_ms: int, now_ms: int, most: int) -> list[int]:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from wheelq.errors import WheelqError
 from wheelq.model.checks import shifted
-from wheelq.model.recurring import plan
+from wheelq.model.recurring import is_too_late, plan
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import recurring as calls
 from wheelq.protocol.calls.recurring import Coming
@@ -160,9 +160,10 @@ class Occurrences:
         look_ms = None if following is None else rule.due_ms(name, following)
         if look_ms is not None and dues_ms:
             look_ms = max(look_ms, dues_ms[-1] + self._settings.recurring_ahead_ms)  # when the previous one is due
-        superseded = None
-        if is_late and rule.missed != "all" and state.last_ms is not None and not self._holds_back():
-            superseded = occurrence_id(name, state.last_ms)
+        superseded, last_ms = None, state.last_ms
+        if is_late and last_ms is not None and not self._holds_back():
+            is_moot = rule.missed != "all" if made else is_too_late(rule, name, last_ms, now_ms)
+            superseded = occurrence_id(name, last_ms) if is_moot else None
         after = state.made(made[-1] if made else None, following)
         call = calls.make(self.keys, name, state, after, look_ms, jobs, superseded)
         return call, len(made) if is_late else None

@@ -2,7 +2,8 @@
 -- uses: clock, head, stamp, stored, score, entry, tell, hint, horizon, hint_due, count
 -- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news, 7 counts
 -- ARGV: 1 near channel, 2 name, 3 the state that the caller saw, 4 the new state, 5 when to look again ("" = never),
---       6 id of an earlier occurrence that the last of these replaces, or that replaces it ("" = none),
+--       6 id of an earlier occurrence that the last of these replaces, or that replaces it; without any of these, it is
+--       too late to run ("" = none),
 --       then for each occurrence: id, due (see clock)
 -- Returns: 1 done; 0 the state is no longer the one that was seen, and nothing was done.
 -- Atomic, so that each occurrence is made once: a second node, one that was frozen and wakes up, or a repeated call finds
@@ -32,7 +33,7 @@ if is_record(record) then
   local life = string.gsub(string.match(before, '^%x*'), '%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
   record = lived(stamped(record, stamp_of(now_ms())), string.sub(life .. string.rep('\0', 8), 1, 8))
 end
-local covered = earlier ~= '' and #ARGV > 6 and stands_in(earlier, (due_ms(ARGV[#ARGV])))
+local covered = earlier ~= '' and stands_in(earlier, #ARGV > 6 and due_ms(ARGV[#ARGV]) or 0)
 for n = 7, covered and 0 or #ARGV, 2 do
   local id, due, fraction = ARGV[n], due_ms(ARGV[n + 1])
   if redis.call('HEXISTS', jobs, id) == 0 then
