@@ -332,6 +332,19 @@ async def test_a_request_that_was_refused_may_be_corrected_under_its_idempotency
     assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 409
 
 
+@pytest.mark.parametrize("status", [409, 429])
+async def test_so_may_one_whose_job_is_there_already_and_one_whose_topic_is_full(
+    http: Http, aclient: AsyncClient, status: int
+) -> None:
+    key = {"idempotency-key": "k-1"}
+    await aclient.configure("orders", max_pending=1)
+    await aclient.schedule("orders", delay=60, key="a")
+    refused = {"delay": 60, "id": "a" if status == 409 else "b", "on_duplicate": "raise"}
+    assert (await http.post(JOBS, json=refused, headers=key)).status_code == status
+    await aclient.configure("orders", max_pending=2)
+    assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 201
+
+
 async def test_a_line_break_at_the_end_of_a_path_is_no_part_of_a_name(http: Http, aclient: AsyncClient) -> None:
     await aclient.schedule("orders", delay=60, key="a")
     assert (await http.delete(f"{JOBS}/a%0A")).status_code == 400

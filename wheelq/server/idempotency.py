@@ -26,11 +26,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from wheelq.errors import InvalidInput, OutcomeUnknown, ServerError
+from wheelq.errors import DuplicateJob, InvalidInput, OutcomeUnknown, Refused, ServerError, TopicFull
 from wheelq.protocol import codec
 from wheelq.protocol.calls import notes
 from wheelq.protocol.keys import Keys
@@ -42,6 +43,8 @@ Outcomes = dict[int, dict[str, Any]]
 """Outcomes of the jobs of one request, by their places in it."""
 Make = Callable[[str | None, Outcomes], Awaitable[dict[str, Any]]]
 
+NOTHING_MADE = (InvalidInput, DuplicateJob, TopicFull, Refused)
+"""Errors after which no job of the request is there."""
 KEY_CHARS = 255
 MARGIN_MS = 1_000
 """How long before its request an answer is forgotten: it must not be taken for that of the next one with the key."""
@@ -79,9 +82,10 @@ class Answers:
             known = {number: from_json(kept) for number, kept in enumerate(outcomes) if kept is not None}
         try:
             made = await make(id, known)
-        except InvalidInput:  # nothing was made: the request with the same key may be corrected
+        except NOTHING_MADE:  # the request with the same key may be corrected
             if found is None:
-                await self._transport.send(notes.forget(claim))
+                with suppress(ServerError):
+                    await self._transport.send(notes.forget(claim))
             raise
         certain = _certain(made)
         try:
