@@ -437,6 +437,32 @@ def test_batch_handlers_get_what_is_due_together(wheelq: WheelqTest) -> None:
     wheelq.assert_nothing_waits()
 
 
+@pytest.mark.parametrize("result", [[ValueError("one of many"), 1], [ValueError("the only one")]])
+def test_a_single_handler_may_return_errors_as_its_result(wheelq: WheelqTest, result: list[object]) -> None:
+    """As `asyncio.gather` with `return_exceptions=True` does; in the result of a batch handler they are failures."""
+    wheelq.worker.handler("orders", retry=Retry(max_attempts=1))(lambda job: result)
+    wheelq.client.schedule("orders", delay=1)
+    wheelq.advance(1)
+    assert [run.error for run in wheelq.assert_ran("orders")] == [None]
+    assert wheelq.client.dead.list("orders").jobs == []
+
+
+def test_handlers_for_each_topic_are_found(wheelq: WheelqTest) -> None:
+    found = ["orders"]
+
+    async def find() -> list[str]:
+        return found
+
+    worker = Worker.connect(group="each")
+    worker.handler_for_each(find)(lambda job: found.append("mails"))
+    wheelq.add(worker)
+    for topic in ("orders", "mails"):
+        wheelq.client.schedule(topic, delay=1)
+    wheelq.advance(2)
+    wheelq.assert_ran("orders", times=1)
+    wheelq.assert_ran("mails", times=1)
+
+
 def test_in_an_ordered_topic_a_retry_keeps_its_place_and_comes_as_time_passes(wheelq: WheelqTest) -> None:
     """It holds back what is behind it."""
     ran: list[tuple[int, int]] = []

@@ -10,7 +10,7 @@ The scheduler and the workers live for one call only, so the next call may come 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +26,8 @@ from wheelq.testing.leading import Leading
 from wheelq.testing.observed import Run
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker import Worker
-from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
-from wheelq.worker.handlers.hooks import Middleware
-from wheelq.worker.handlers.threads import Daemons, Threads
+from wheelq.worker.handlers.hooks import Hook, OutcomeReading, Proceed
+from wheelq.worker.handlers.threads import Daemons, RunPlain, Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class SteppedWorker(Worker):
     """
 
     def __init__(
-        self, other: Worker, transport: AsyncTransport, keys: Keys, clock: ManualClock, outermost: Middleware
+        self, other: Worker, transport: AsyncTransport, keys: Keys, clock: ManualClock, outermost: Hook
     ) -> None:
         """`outermost` runs around all hooks of `other`."""
         super().__init__(transport, other.group, keys, other._settings, clock, client=other._parts.client)
@@ -124,7 +123,7 @@ async def _on(stage: Stage) -> AsyncIterator[tuple[Leading, Sequence[SteppedWork
         stack.push_async_callback(transport.close)
         workers = []
         for worker in stage.workers:
-            if worker.topics:
+            if not worker._handlers.is_empty:
                 own = AsyncTransport(Address(stage.url))
                 stepped = SteppedWorker(worker, own, stage.keys, stage.clock, _recorder(stage, worker.group))
                 workers.append(await stack.enter_async_context(stepped.started(executor)))
@@ -169,21 +168,21 @@ def _move(stage: Stage, to_ms: int) -> None:
         stage.on_move(from_ms(to_ms))
 
 
-def _recorder(stage: Stage, group: str) -> Callable[[Sequence[Job], Callable[[], Awaitable[Any]]], Awaitable[Any]]:
-    async def record(jobs: Sequence[Job], proceed: Callable[[], Awaitable[Any]]) -> Any:
+def _recorder(stage: Stage, group: str) -> Hook:
+    async def record(jobs: Sequence[Job], proceed: Proceed, reading: OutcomeReading, runner: RunPlain) -> Any:
         runs = [Run(job, group, stage.clock.wall_ms()) for job in jobs]
         stage.runs.extend(runs)
         try:
             result = await proceed()
         except BaseException as error:
-            for run, own in zip(runs, outcomes_of_failure(_raised(error), jobs), strict=True):
+            for run, own in zip(runs, reading.raised(_raised(error), jobs), strict=True):
                 run.error = own
             raise
-        for run, own in zip(runs, outcomes(result, jobs), strict=True):
+        for run, own in zip(runs, reading.returned(result, jobs), strict=True):
             run.error = own
         return result
 
-    return record
+    return Hook(record, is_plain=False)
 
 
 class _OneAfterTheOther(Daemons):

@@ -161,6 +161,7 @@ class Handlers:
     def share(self, others: Handlers) -> None:
         """Share the handlers of another worker, including later ones."""
         self._by_topic = others._by_topic
+        self._find_more, self._included = others._find_more, others._included
 
     def __getitem__(self, topic: str) -> Handler:
         return self._by_topic[topic]
