@@ -24,7 +24,7 @@ from tests.found import ajob_of, job_of
 from tests.transports import ALWAYS, BlockingWith, Fault, Refusing, ReplyLost, Unreachable
 from tests.unit.test_outbox import in_a_fork
 from tests.waiting import PATIENCE, eventually, until
-from wheelq import AsyncClient, CancelOutcome, Client, JobSpec, Receipt, Settings
+from wheelq import AsyncClient, CancelOutcome, Client, Continuation, JobSpec, Receipt, Settings
 from wheelq.base.clock import ManualClock
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import (
@@ -37,6 +37,7 @@ from wheelq.errors import (
     ServerError,
     Unavailable,
 )
+from wheelq.model.job import OnDuplicate
 from wheelq.producer.outbox.kept import Sending
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
@@ -185,6 +186,29 @@ def test_jobs_scheduled_while_the_server_is_away_are_kept_and_delivered_in_order
     assert eventually(lambda: info(path) == 0)
     assert added(server) == ["before", *(f"job-{n}" for n in range(1_500))]
     assert not client.schedule(TOPIC, delay=0, key="after").in_outbox
+
+
+@pytest.mark.parametrize("on_duplicate", ["replace", "keep"])
+def test_a_member_of_a_bundle_overtakes_no_kept_job_with_its_id(
+    server: EmbeddedServer, patient: OutboxSettings, on_duplicate: OnDuplicate
+) -> None:
+    """Else the kept job, which was scheduled first, would replace the member, or take its place."""
+    with Client.connect(server.url, Settings(breaker=QUICK, outbox=patient)) as client:
+        client.schedule(TOPIC, delay=60)
+        server.kill()
+        assert client.schedule(TOPIC, "first", delay=60, key="a", on_duplicate=on_duplicate).in_outbox
+        server.start()
+        follow = Continuation("done", "all")
+        members = [JobSpec("second", delay=60, key=key) for key in ("a", None)]
+
+        def is_made() -> bool:
+            try:
+                return bool(client.schedule_many(TOPIC, members, on_duplicate=on_duplicate, then=follow))
+            except Unavailable:
+                return False
+
+        assert eventually(is_made)
+        assert job_of(client, TOPIC, "a").payload == ("second" if on_duplicate == "replace" else "first")
 
 
 def test_a_due_time_is_kept_over_the_outage(client: Client, server: EmbeddedServer, path: Path) -> None:

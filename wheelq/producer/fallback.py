@@ -97,6 +97,23 @@ class Fallback(Scheduling):
             raise bad
         return accepted(topic, (receipts[place] for place in sorted(receipts)), on_duplicate)
 
+    def members(
+        self,
+        topic: str,
+        specs: Iterable[JobSpec],
+        bundle: str,
+        on_duplicate: OnDuplicate,
+        durability: Durability | None,
+    ) -> Operation[list[Receipt]]:
+        """As there; kept jobs with the same ids are delivered first. Raises also: Unavailable."""
+        self._outbox.start()
+        if not self._outbox.is_empty:
+            specs = list(specs)
+            for spec in specs:
+                if isinstance(spec, JobSpec) and spec.key is not None:
+                    yield Do(partial(self._outbox.deliver_first, topic, spec.key))
+        return (yield from super().members(topic, specs, bundle, on_duplicate, durability))
+
     def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
         asked = Asked.now(self._clock)
         left, bad = self._checked(topic, specs, on_duplicate).remaining()
