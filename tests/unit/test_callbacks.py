@@ -183,10 +183,12 @@ async def test_a_job_cannot_set_headers_that_are_not_its_to_set(receiver: Receiv
         "webhook_signature": "v1,x",
         "wheelq_topic": "other",
         "x-good": "1",
+        "x-spaced": " 2 ",
     }
     await receiver.call(headers=smuggled)
     [request] = receiver.requests
     assert request.headers["host"] == "shop.example"
+    assert request.headers["x-spaced"] == "2"
     assert Webhook(NEW).verify(request.content, dict(request.headers))
     assert "x-bad" not in request.headers
     assert request.headers["content-length"] == str(len(request.content))

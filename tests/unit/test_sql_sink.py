@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import (
+    CHAR,
     CheckConstraint,
     Column,
     Connection,
@@ -367,6 +368,27 @@ async def test_a_primary_key_can_hold_it(sqlite: Place) -> None:
         await sink(jobs(1))
     with sqlite.engine.connect() as connection:
         assert connection.scalar(text("SELECT COUNT(*) FROM t")) == 1
+
+
+async def test_a_column_of_fixed_length_can_hold_it(place: Place) -> None:
+    """PostgreSQL fills its values up with spaces, so a stored job looked like another one."""
+    table = Table(
+        f"{place.orders.name}_c", place.metadata, Column("id", CHAR(20), primary_key=True), Column("n", Integer)
+    )
+    place.metadata.create_all(place.engine)
+    sink = SqlSink(place.engine, table, unique="id")
+    for again in ({}, {"redelivered": True}, {"attempt": 2}):
+        assert await sink(jobs(2, **again)) == [None] * 2
+    with place.engine.connect() as connection:
+        assert len(connection.execute(select(table)).all()) == 2
+
+
+async def test_a_sink_can_be_a_handler_of_single_jobs(sqlite: Place) -> None:
+    sink = sqlite.sink()
+    await sink(jobs(1)[0])
+    with pytest.raises(Exception, match="CHECK constraint"):
+        await sink(job("bad", {"n": 1_000}))
+    assert sqlite.rows() == [("job-0", 0)]
 
 
 def test_a_function_takes_neither_row_nor_unique(sqlite: Place) -> None:

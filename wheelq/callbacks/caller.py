@@ -250,7 +250,7 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
         read_as = lower.replace("_", "-")  # by receivers behind CGI or WSGI
         is_ours = read_as.startswith((OWN_PREFIX, "webhook-")) or read_as in NOT_PASSED_ON
         if not is_ours and _is_token(lower) and value.isascii() and value.isprintable():
-            found[lower] = value
+            found[lower] = value.strip()  # spaces around it are no part of a value
     return found
 
 

@@ -34,9 +34,10 @@ from datetime import timedelta
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import (
+    CHAR,
     BigInteger,
     Column,
     Connection,
@@ -132,11 +133,23 @@ class SqlSink:
         if isinstance(store, Table) and unique is not None:
             self._memory = UniqueColumn(store, unique)
 
-    async def __call__(self, jobs: Sequence[Job]) -> list[Exception | None]:
-        """Store these jobs of one topic, waiting while the database is away. Returns for each job its error, or None.
+    @overload
+    async def __call__(self, work: Job) -> None: ...
+    @overload
+    async def __call__(self, work: Sequence[Job]) -> list[Exception | None]: ...
+    async def __call__(self, work: Job | Sequence[Job]) -> list[Exception | None] | None:
+        """Store a job, or all jobs of a batch, waiting while the database is away. Returns each job's error, or None.
 
-        Raises: ConfigurationError, if a unique column would have to serve two topics.
+        Raises: ConfigurationError, if a unique column would have to serve two topics; the error of a single job.
         """
+        if not isinstance(work, Job):
+            return await self._store_patiently(work)
+        [error] = await self._store_patiently([work])
+        if error is not None:
+            raise error
+        return None
+
+    async def _store_patiently(self, jobs: Sequence[Job]) -> list[Exception | None]:
         self._check_topic(jobs[0].topic)
         topic = jobs[0].topic
         what = counted(len(jobs), f"job of {topic} waits for the database", f"jobs of {topic} wait for the database")
@@ -267,7 +280,11 @@ class UniqueColumn:
 
     def known(self, connection: Connection, topic: str, identities: Sequence[str]) -> set[str]:
         """Returns which of these are stored."""
-        return set(connection.scalars(select(self._column).where(self._column.in_(identities))))
+        stored = set(connection.scalars(select(self._column).where(self._column.in_(identities))))
+        if not isinstance(self._column.type, CHAR):
+            return stored
+        unpadded = {identity.rstrip(" ") for identity in stored}  # PostgreSQL fills them up with spaces
+        return {identity for identity in identities if identity.rstrip(" ") in unpadded}
 
     def remember(self, connection: Connection, topic: str, identities: Sequence[str]) -> None:
         """Does nothing: the rows themselves are the memory."""
