@@ -22,6 +22,7 @@ from wheelq.errors import InvalidInput
 from wheelq.model.dead import Reason
 from wheelq.model.topic import shard_of
 from wheelq.settings import TopicSettings, WorkerSettings
+from wheelq.worker.ordered import deliveries
 
 SOON = Retry(max_attempts=20, base=0.02, cap=0.05)
 
@@ -307,6 +308,27 @@ async def test_a_key_that_fails_does_not_hold_back_others_and_is_buried_in_the_e
         return [info.dead for info in await aclient.topics() if info.name == topic] == [1]
 
     await until(is_buried)
+
+
+async def test_the_log_says_that_all_keys_wait_behind_one_that_fails(
+    worker: Worker,
+    aclient: AsyncClient,
+    topic: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As many jobs of its key as a worker holds wait behind its first."""
+    monkeypatch.setattr(deliveries, "READ_AHEAD_BY_KEY", 5)
+
+    @worker.handler(topic, ordered="key", retry=Retry(delays=[3_600]))
+    async def work(job: Job) -> None:
+        raise ConnectionError("the other side is away")
+
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0, partition_key="a") for n in range(6)])
+    await aclient.schedule(topic, delay=0, partition_key="b")
+    run(worker)
+    await until(lambda: "ready: 5 jobs wait behind failed ones of their keys" in caplog.text)
 
 
 async def test_jobs_without_a_partition_key_run_by_key_side_by_side(

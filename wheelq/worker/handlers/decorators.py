@@ -210,7 +210,7 @@ class Decorators:
     def before(self, function: JobHook) -> JobHook:
         """Decorate a function, async or not, that is called with each job before its handler.
 
-        If it raises, the run fails.
+        If it raises, the run fails: for a batch, that of all its jobs.
         A plain function runs in the thread of a plain handler, and on the event loop with an async one. Context
         variables set in it are the handler's too.
         """

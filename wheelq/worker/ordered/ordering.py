@@ -34,7 +34,7 @@ from contextlib import asynccontextmanager
 
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
-from wheelq.reminders import Loop
+from wheelq.reminders import REMIND_S, Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.limited import LimitedRuns
 from wheelq.worker.delivery.parts import WorkerParts
@@ -195,6 +195,7 @@ class OrderedShard:
         self._deliveries = OrderedDeliveries(shard, state, self._may_begin, self._changed.set)
         self._trusted_until = 0.0
         self._renew_at = 0.0
+        self._told_at = float("-inf")
         self._is_unsure = True
         self._interruptions = 0
         self._is_busy = False
@@ -269,6 +270,7 @@ class OrderedShard:
         elif self._is_busy or self._asker is not None or self._deliveries.overdue_ms is not None:
             await self._pause(min(left, OVERDUE_PAUSE))
         elif self.shard.topic.paused or len(self._deliveries) >= self._state.read_ahead:
+            self._tell_if_stuck()
             await self._pause(left)
         elif not self._state.stopping.is_set():
             call = calls.wake(self.shard.keys, self._last_id, max(1, int(left * 1000)))
@@ -276,6 +278,15 @@ class OrderedShard:
             await asyncio.wait([self._bell])
             if not self._bell.cancelled():
                 self._bell.result()
+
+    def _tell_if_stuck(self) -> None:
+        """Warn, at most once a minute, if jobs of all other keys wait behind those of keys whose first job failed."""
+        deliveries, now = self._deliveries, self._parts.clock.monotonic()
+        is_full = self._state.is_by_key and len(deliveries) >= self._state.read_ahead and not deliveries.is_running
+        if is_full and now >= self._told_at + REMIND_S:
+            self._told_at = now
+            what = "%s: %d jobs wait behind failed ones of their keys; until one of these has ended, no more are read"
+            logger.warning(what, self.shard.keys.ready, len(deliveries))
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until a delivery has ended, at most `seconds`."""
