@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadtest.simulation.ledger import Promotion, Run, part_of
-from loadtest.simulation.operations.beside import LONG_S
 from loadtest.simulation.oracle.seen import ALONE, SOON_S, JobId, Seen, promise
 from loadtest.simulation.plan import WEB
 from loadtest.simulation.receiver import NAME
@@ -17,8 +16,6 @@ from wheelq.worker.delivery.recovery import LOOK_EVERY
 
 DEAD_S = 6.0
 """A dead worker's jobs run again within this time: 5 s are promised, and a pool may be full for a moment."""
-ALL_FULL_S = DEAD_S + LONG_S
-"""The same while only one worker is left (see `Seen.is_one_left`), whose places long jobs take."""
 
 SENT_S = 1.0
 """A call that takes deliveries was sent no longer ago than this, so its worker knew what it had read before."""
@@ -169,7 +166,7 @@ def abandoned(seen: Seen) -> Iterator[str]:
             again = [one for one in same if one.began > at and one is not run and one.group == run.group]
             least = min(again, key=lambda one: one.began, default=None)
             is_alone = run.group in ALONE
-            soon_s = ALL_FULL_S if not is_alone and seen.is_one_left(at) else DEAD_S
+            soon_s = DEAD_S + (0.0 if is_alone else seen.full_s(at))
             if least is None or least.began - at <= soon_s:
                 continue
             own = ("reshard",) if is_alone else ("reshard", "kill-worker", "restart-worker")

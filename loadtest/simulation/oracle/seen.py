@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from loadtest.simulation.ledger import Call, Hand, Ledger, Promotion, Run
+from loadtest.simulation.operations.beside import LONG_S
 from loadtest.simulation.oracle.excuses import Excuses
 from loadtest.simulation.plan import NODES, Plan
 from loadtest.simulation.world import EPOCH_S
@@ -18,7 +19,9 @@ SOON_S = 0.4
 GROUPS, ALONE = ("default", "audit"), ("audit",)
 """The groups of workers, and those with one worker only."""
 SHARED_BY, LARGEST = ("worker-0", "worker-1", "worker-2"), "worker-0"
-"""The workers of the first group, and the largest: without it, the long jobs of `leaving` fill the others."""
+"""The workers of the first group, and the one with most places."""
+ONE_LEFT_S = 2.5
+"""For so long jobs may wait for a place in the only worker that is left."""
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
 PROMISES: dict[str, Promise] = {}
@@ -77,12 +80,17 @@ class Seen:
         hands = [one for one in self.hands[run.group, run.topic, run.entry] if one.at <= run.began]
         return list(dict.fromkeys(one.worker for one in reversed(hands)))
 
-    def is_one_left(self, at: float) -> bool:
-        """Whether only one worker of the first group is neither frozen nor dead nor cut off then, or its largest is."""
+    def full_s(self, at: float) -> float:
+        """Returns for how long all places of the first group may be taken then: 0, unless workers of it are missing.
+
+        That is if only one is neither frozen nor dead nor cut off, or if long jobs fill all but its largest.
+        """
         present = [one for one in self.excuses.troubles if one.begins <= at <= one.over]
         out = {one.whom for one in present if one.kind.endswith("-worker") or one.kind == "half-open"}
-        are_full = LARGEST in out and "leaving" in self.plan.traits
-        return len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1 or are_full
+        has_long, is_one_left = "leaving" in self.plan.traits, len(out.intersection(SHARED_BY)) == len(SHARED_BY) - 1
+        if has_long and (is_one_left or LARGEST in out):
+            return LONG_S
+        return ONE_LEFT_S if is_one_left else 0.0
 
     @cached_property
     def retries(self) -> set[tuple[str, str]]:

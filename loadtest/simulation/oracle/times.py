@@ -19,8 +19,6 @@ AT_ONCE = {"single": SOON_S, "thread": SOON_S, "batch": 2.0}
 """By kind of handler, how soon a job starts; a batch waits for the one before."""
 NEARLY_SOON_S = 0.6
 """What a job may wait besides for a place."""
-ONE_LEFT_S = 2.5
-"""The same while only one worker is left (see `Seen.is_one_left`)."""
 HEDGED_S = 1.0
 """A leader that is slow, or whose clock is wrong, is helped by its standby."""
 SLOW_S = 6.0
@@ -172,10 +170,12 @@ def slow(seen: Seen) -> Iterator[str]:
     for one in seen.ledger.promotions:
         for group in GROUPS if one.topic in easy else ():
             begun, soon = first.get((group, one.topic, one.id, one.entry)), one.at + easy[one.topic]
-            if begun is None or begun.began <= soon + (ONE_LEFT_S if seen.is_one_left(one.at) else NEARLY_SOON_S):
+            is_alone = group in ALONE
+            full_s = 0.0 if is_alone else seen.full_s(one.at)
+            if begun is None or begun.began <= soon + max(full_s, NEARLY_SOON_S):
                 continue
-            whom, is_alone = seen.holders(begun), group in ALONE
-            if not seen.excuses.explain("slow", soon, begun.began, (*whom, one.topic), is_alone=is_alone):
+            whom = seen.holders(begun)
+            if not seen.excuses.explain("slow", soon, begun.began - full_s, (*whom, one.topic), is_alone=is_alone):
                 took, held = begun.began - one.at, " and ".join(whom) or "none"
                 yield f"{one.topic}/{one.id} was started {took:.2f} s after it was promoted; {held} had it"
 
