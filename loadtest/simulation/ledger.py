@@ -510,6 +510,7 @@ class Ledger:
         """Record that the server has lost its writes since `begins`."""
         self.undone.append(Undone(begins, self.world.now, is_power_loss))
         self.promotions = [one for one in self.promotions if one.place < length]
+        self._waits = {job: at for job, at in self._waits.items() if at < begins}
 
     def clock_changed(self, server: Server) -> None:
         """Record that the server's clock was stepped, or has another rate."""
