@@ -158,6 +158,7 @@ def _was_hurt(seen: Seen, run: Run) -> bool:
 def abandoned(seen: Seen) -> Iterator[str]:
     """The jobs of a worker that was killed or has stopped run again soon."""
     gone = [(*one, "killed") for one in seen.ledger.deaths] + [(*one, "stopped") for one in seen.ledger.stops]
+    in_order = {topic.name for topic in seen.plan.topics if topic.handling == "ordered"}
     for name, at, how in gone:
         for run in seen.ledger.runs:
             if run.worker != name or run.began > at or _has_ended(run, at):
@@ -169,11 +170,19 @@ def abandoned(seen: Seen) -> Iterator[str]:
             soon_s = DEAD_S + (0.0 if is_alone else seen.full_s(at))
             if least is None or least.began - at <= soon_s:
                 continue
+            if run.topic in in_order and _goes_on(seen, run, at) <= at + soon_s:
+                continue
             own = ("reshard",) if is_alone else ("reshard", "kill-worker", "restart-worker")
             whom = (name, least.worker, run.topic)
             due = at + soon_s
             if not seen.excuses.explain("abandoned", due, least.began, whom, but=own, is_alone=is_alone):
                 yield f"{run.topic}/{run.id} of {name}, {how} at {at:.2f}, ran again {least.began - at:.2f} s later"
+
+
+def _goes_on(seen: Seen, run: Run, at: float) -> float:
+    """Returns when the first job began that runs before this one in order, after a worker had gone."""
+    before = [one for one in seen.ledger.runs if one.topic == run.topic and one.due_ms <= run.due_ms]
+    return min((one.began for one in before if one.group == run.group and one.began > at), default=float("inf"))
 
 
 def _has_ended(run: Run, at: float) -> bool:
