@@ -49,7 +49,7 @@ class _Share:
     settings: WorkerSettings
     """With its limit as their concurrency."""
     limits: tuple[LimitedRuns, ...] = ()
-    """Those that count its deliveries."""
+    """The limits that count its deliveries."""
 
     def limited(self, limit: int, clock: Clock) -> _Share:
         """Returns a part of it, of so many places."""
