@@ -21,11 +21,12 @@ ENDED = ("done", "Bury")
 def retried(seen: Seen) -> Iterator[str]:
     """A job that fails runs again after its topic's pause, as the next attempt, until it has none left."""
     topics = {one.name: one for one in seen.plan.topics if one.handling not in ("leased", "called")}
-    runs: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    runs: defaultdict[tuple[str, str, str, int], list[Run]] = defaultdict(list)
+    shards = {(one.topic, one.id, one.entry): one.shard for one in seen.ledger.promotions}
     for run in seen.ledger.runs if not seen.ledger.undone else ():
-        if run.topic in topics:
-            runs[run.topic, run.id, run.group].append(run)
-    for (topic, id, group), attempts in runs.items():
+        if run.topic in topics:  # after a reshard, two shards may have a job with one id; a retry stays in its shard
+            runs[run.topic, run.id, run.group, shards.get((run.topic, run.id, run.entry), 0)].append(run)
+    for (topic, id, group, _), attempts in runs.items():
         failed = {run.attempt for run in attempts if run.outcome not in ENDED}
         for first, again in pairwise(attempts):
             if first.outcome in ENDED and again.attempt > first.attempt and again.attempt - 1 not in failed:
