@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, select
 from sqlalchemy.dialects import oracle, postgresql
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import wheelq as wheelq_package
@@ -280,3 +281,9 @@ def test_the_guide_shows_the_statements_that_make_the_tables() -> None:
     [shown] = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     made = ";".join(Tables().sql(postgresql.dialect())) + ";"
     assert shown.split() == made.replace(";", "; ").replace("; RETURN NULL; ", "; RETURN NULL; ").split()
+
+
+def test_an_asynchronous_engine_makes_the_tables_over_a_connection_only() -> None:
+    outbox = SqlOutbox(create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/none"))
+    with pytest.raises(ConfigurationError, match=r"run_sync\(outbox\.create\)"):
+        outbox.create()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from wheelq.base.clock import wall_ms
-from wheelq.errors import InvalidInput
+from wheelq.errors import ConfigurationError, InvalidInput
 from wheelq.model.checks import check_id, check_on_duplicate, check_topic, due_argument
 from wheelq.model.job import JobSpec, OnDuplicate, OutboxOptions, Payload, Receipt
 from wheelq.model.task import Task, TaskJob
@@ -59,9 +59,14 @@ class SqlOutbox:
         self._is_checked = False
 
     def create(self, connection: Connection | None = None) -> None:
-        """Create the tables, unless they exist; in your transaction, if you give a `connection`."""
+        """Create the tables, unless they exist; in your transaction, if you give a `connection`.
+
+        Raises: ConfigurationError with an asynchronous engine, unless you give one.
+        """
         if connection is not None:
             return self._tables.create(connection)
+        if self._engine.dialect.is_async:
+            raise ConfigurationError("an asynchronous engine needs `await connection.run_sync(outbox.create)`")
         for left in (2, 1, 0):
             try:
                 with self._engine.begin() as own:

@@ -229,9 +229,10 @@ class Decorators:
     def on_error(self, function: ErrorHook) -> ErrorHook:
         """Decorate a function that is called with each job and its exception when its handler raises or times out.
 
-        It is not called for `RetryAfter`, which is not a failure. The exception alone decides the job's outcome: an
-        error of the hook itself is only logged. A plain function runs where the handler ran, as with `before`; after a
-        timeout it runs in another thread, because the handler's own thread goes on.
+        It is not called for `RetryAfter`, which is not a failure; it is called each time that a payload does not fit.
+        The exception alone decides the job's outcome: an error of the hook itself is only logged. A plain function runs
+        where the handler ran, as with `before`; after a timeout it runs in another thread, because the handler's own
+        thread goes on.
         """
         self._hooks.middleware.append(on_each_error(function))
         return function
