@@ -153,6 +153,15 @@ def test_importing_twice_creates_nothing_twice(url: str, topic: str, orders: Pat
     assert waiting(url, topic) == 3
 
 
+def test_a_last_line_is_the_same_job_once_its_line_break_is_there(url: str, topic: str, orders: Path) -> None:
+    """A file that is appended to later may lack it at first."""
+    orders.write_text('{"delay": "1h"}')
+    wheelq("import", orders, "--topic", topic, url=url)
+    orders.write_text('{"delay": "1h"}\n{"delay": "1h"}\n')
+    again = wheelq("import", orders, "--topic", topic, url=url)
+    assert again.out == "orders.jsonl: 1 scheduled, 1 already existed, 0 lines refused\n"
+
+
 def test_a_corrected_line_is_scheduled_without_disturbing_the_others(url: str, topic: str, orders: Path) -> None:
     orders.write_text('{"delay": "1h"}\n{"delay": "soon"}\n{"delay": "1h"}\n')
     assert wheelq("import", orders, "--topic", topic, url=url).code == 2

@@ -11,8 +11,9 @@ import redis
 
 from tests.cli.commands import Running, wheelq
 from tests.waiting import eventually
-from wheelq import Client, __version__
+from wheelq import Client, JobSpec, __version__
 from wheelq.embedded import EmbeddedServer
+from wheelq.protocol.keys import Keys
 
 MODULE = """
 from wheelq import Worker
@@ -174,6 +175,17 @@ def test_doctor_tells_jobs_that_no_worker_handles(own_url: str) -> None:
     with Client.connect(own_url) as client:
         client.schedule("orders", delay=0)
     assert "warning 1 job of orders is ready and no live worker" in wheelq("doctor", url=own_url).out
+
+
+def test_doctor_takes_a_consumer_in_another_language_for_one(own_url: str) -> None:
+    """So one over HTTP, too: it has read one job of two just now."""
+    with Client.connect(own_url) as client, redis.Redis.from_url(own_url) as raw:
+        client.make_group("orders", "other")
+        client.schedule_many("orders", [JobSpec(delay=0), JobSpec(delay=0)])
+        ready = Keys().shard("orders", 0).ready
+        assert eventually(lambda: raw.xlen(ready) == 2)
+        raw.xreadgroup("other", "a-consumer", {ready: ">"}, count=1)
+    assert "no live worker" not in wheelq("doctor", url=own_url).out
 
 
 def test_doctor_gets_by_without_config(private_server: Callable[..., EmbeddedServer]) -> None:

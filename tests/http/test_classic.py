@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.found import ajob_of
 from tests.http.conftest import Http
 from tests.transports import Refusing, ReplyLost, Unreachable
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient
 from wheelq.callbacks.target import Target
 from wheelq.protocol.calls import notes
@@ -74,6 +74,42 @@ async def test_a_task_can_be_pulled_by_its_id_once_it_is_due(http: Http) -> None
     assert (await pull(http))["task_id"] == other["task_id"]
     assert (await pull(http))["dm_error"] == 1201
     assert (await pull(http, task_id=1))["dm_error"] == 1203
+
+
+@pytest.mark.parametrize("terms", ["paused", "grace"])
+async def test_a_task_that_the_queue_does_not_give_is_not_pulled_by_its_id_either(
+    http: Http, aclient: AsyncClient, terms: str
+) -> None:
+    if terms == "paused":
+        await aclient.pause("orders")
+    else:
+        await aclient.configure("orders", misfire="skip", grace_ms=1_000)
+    tasks = list[dict[str, Any]]()
+
+    async def is_refused() -> bool:  # the server knows the terms within a second
+        tasks.append(await add(http, timing_moment=int(time.time()) - 100))
+        found = await pull(http, task_id=tasks[-1]["task_id"])
+        return bool(found["dm_error"] == {"paused": 1202, "grace": 1203}[terms])
+
+    await until(is_refused)
+    assert (await pull(http))["dm_error"] == 1201
+    if terms == "paused":
+        await aclient.resume("orders")
+
+        async def has_come() -> bool:
+            return (await pull(http, task_id=tasks[-1]["task_id"])).get("content") == '{"id": 42}'
+
+        await until(has_come)
+
+
+async def test_a_full_topic_takes_tasks_later(http: Http, aclient: AsyncClient) -> None:
+    """It is no fault of the server."""
+    await aclient.configure("orders", max_pending=1)
+    later = int(time.time()) + 3_600
+    assert (await add(http, timing_moment=later))["dm_error"] == 0
+    answer = await http.post(ADD, json={"topic": "orders", "timing_moment": later, "content": ""})
+    assert (answer.status_code, answer.json()["dm_error"]) == (429, 1301)
+    assert "retry-after" in answer.headers
 
 
 async def test_a_task_whose_pull_was_refused_is_pulled_next(serve: Callable[..., Any]) -> None:

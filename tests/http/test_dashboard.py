@@ -569,6 +569,16 @@ async def test_a_question_is_answered_on_a_page_between(
         assert len(caplog.records) == 1
 
 
+async def test_the_audit_log_names_the_topic_of_the_path(
+    http: Http, shop: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A form may say something else."""
+    with caplog.at_level("INFO", "wheelq.audit"):
+        await Browser(http).send("/topics/orders/pause", topic="mails")
+    [told] = [json.loads(record.message) for record in caplog.records if record.name == "wheelq.audit"]
+    assert (told["path"], told["topic"]) == ("/topics/orders/pause", "orders")
+
+
 async def test_notes_tell_what_is_so(http: Http, shop: AsyncClient) -> None:
     browser = Browser(http)
 

@@ -337,12 +337,25 @@ async def test_so_may_one_whose_job_is_there_already_and_one_whose_topic_is_full
     http: Http, aclient: AsyncClient, status: int
 ) -> None:
     key = {"idempotency-key": "k-1"}
-    await aclient.configure("orders", max_pending=1)
+    await aclient.configure("orders", max_pending=1 if status == 429 else 0)
     await aclient.schedule("orders", delay=60, key="a")
     refused = {"delay": 60, "id": "a" if status == 409 else "b", "on_duplicate": "raise"}
     assert (await http.post(JOBS, json=refused, headers=key)).status_code == status
-    await aclient.configure("orders", max_pending=2)
+    await aclient.cancel("orders", "a")
     assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 201
+
+
+@pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])
+async def test_ids_are_read_the_same_behind_a_base_path(
+    serve: Callable[..., Any], aclient: AsyncClient, base_path: str
+) -> None:
+    """Also those with percent signs; bytes that are not UTF-8 name no job."""
+    http = await serve(base_path=base_path)
+    for id in ("50%ab", "x\ufffd"):
+        await aclient.schedule("orders", delay=60, key=id)
+    assert (await http.get(f"{base_path}{JOBS}/50%25ab")).json()["id"] == "50%ab"
+    assert (await http.delete(f"{base_path}{JOBS}/x%ff")).status_code == 400
+    assert await aclient.get("orders", "x\ufffd") is not None
 
 
 async def test_a_line_break_at_the_end_of_a_path_is_no_part_of_a_name(http: Http, aclient: AsyncClient) -> None:

@@ -22,6 +22,7 @@ from wheelq import AsyncClient, CancelOutcome, JobState, Scheduler, Settings, Wo
 from wheelq.base.clock import wall_ms
 from wheelq.protocol.calls import access, producer
 from wheelq.protocol.keys import Keys
+from wheelq.server.lease_clock import LeaseClock
 from wheelq.settings import Misfire, ServerSettings
 from wheelq.transport import AsyncTransport
 from wheelq.worker import outcome
@@ -205,6 +206,23 @@ async def test_a_leased_job_shows_its_progress_until_it_is_done(http: Http, acli
     assert abs(found.at_ms - (await ajob_of(aclient, "orders", "a")).due_ms) < 60_000
     assert await done(http, "ack", job["handle"]) == [True]
     assert (await ajob_of(aclient, "orders", "a")).progress is None
+
+
+async def test_the_time_of_progress_is_that_of_redis(
+    http: Http, aclient: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of leases stands still while no HTTP server runs."""
+    await make_ready(aclient, "a")
+    (job,) = await lease(http)
+
+    async def standing_still(clock: LeaseClock) -> int:
+        return 0
+
+    monkeypatch.setattr(LeaseClock, "now_ms", standing_still)
+    assert await done(http, "progress", job["handle"], fraction=0.25) == [True]
+    found = (await ajob_of(aclient, "orders", "a")).progress
+    assert found is not None
+    assert abs(found.at_ms - job["due_ms"]) < 60_000
 
 
 async def test_only_the_holder_of_a_lease_reports_progress(http: Http, aclient: AsyncClient) -> None:

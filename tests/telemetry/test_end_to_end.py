@@ -151,6 +151,14 @@ async def test_jobs_that_are_gathered_keep_the_context_of_their_own_request(
         assert found["headers"]["traceparent"].split("-")[2] == f"{id_of(made[f'k{n}']):016x}"
 
 
+async def test_requests_are_named_by_their_route(serve: Callable[..., Any], topic: str, spans: Spans) -> None:
+    """The path of one may also look like that of another, which takes other methods."""
+    http = await serve()
+    await http.post(f"/v1/topics/{topic}/jobs", json={"id": "a", "delay": 600})
+    await http.post(f"/v1/topics/{topic}/jobs/cancel", json={"ids": ["a"]})
+    await spans.wait_for("POST /v1/topics/{topic}/jobs/cancel", 1)
+
+
 async def test_a_lease_is_linked_to_what_made_its_jobs(serve: Callable[..., Any], topic: str, spans: Spans) -> None:
     http = await serve()
     for n in range(3):

@@ -85,6 +85,8 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
     paused = {topic.name: topic.overdue_ms for topic in topics if topic.settings.paused}
     others = yield from other_prefixes(keys, thoroughly=not topics)
     recurring = yield from recurring_times(keys, seen)
+    unserved = yield from _unserved(keys, seen)
+    consumed = {group.topic for group in seen.groups if (group.topic, group.name) not in unserved}
     missed = {place: seen.at_ms - one.next_ms for place, one in recurring.items() if one.next_ms is not None}
     return JobFacts(
         waiting=sum(topic.waiting for topic in topics),
@@ -101,9 +103,9 @@ def job_facts(keys: Keys, parts: Parts) -> Operation[JobFacts]:
         lost_workers=seen.processes.lost_workers,
         missed={place: ms for place, ms in missed.items() if ms > MISSED_MS and place[0] not in paused},
         open_destinations=tuple(sorted(seen.processes.open_destinations)),
-        unread={topic.name: topic.ready for topic in topics},
+        unread={topic.name: topic.ready for topic in topics if topic.name not in consumed},
         served=frozenset(topic for topic, _ in seen.serving),
-        unserved=(yield from _unserved(keys, seen)),
+        unserved=unserved,
         leaving=tuple(topic.name for topic in topics if topic.settings.removing),
         unreadable=seen.registered.unreadable,
         couriers=tuple(trouble for one in seen.processes.couriers for trouble in one.troubles()),

@@ -101,7 +101,7 @@ def _opened(path: Path | None) -> AbstractContextManager[BufferedReader]:
 
 
 def _chunks(source: BufferedReader) -> Iterator[list[bytes]]:
-    """Yields whole lines, as soon as there are some."""
+    """Yields whole lines, as soon as there are some. The last one is the same job once its line break is there."""
     rest: list[bytes] = []
     while data := source.read1(CHUNK_BYTES):
         *lines, last = data.split(b"\n")
@@ -110,7 +110,7 @@ def _chunks(source: BufferedReader) -> Iterator[list[bytes]]:
             yield [line + b"\n" for line in lines]
         rest.append(last)
     if text := b"".join(rest):
-        yield [text]
+        yield [text + b"\n"]
 
 
 def _job(name: str, number: int, text: bytes, topic: str | None, delay: str | None) -> tuple[str, JobSpec]:

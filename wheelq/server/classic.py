@@ -54,6 +54,7 @@ from wheelq.model.checks import LAST_MS, to_ms
 from wheelq.model.job import JobSpec, from_ms
 from wheelq.model.state import JobState
 from wheelq.protocol.calls import notes
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.server import problems
 from wheelq.server.coalescing import Coalescing
@@ -82,9 +83,11 @@ _CODES: dict[Kind, tuple[int, str]] = {
     NOT_DUE: (1202, "任务未到期"),
     NO_TASK: (1203, "任务不存在"),
     problems.TOO_MANY: (1301, "请求过于频繁"),
+    problems.TOPIC_FULL: (1301, "主题已满"),
     problems.OVERLOADED: (1302, "服务繁忙"),
     problems.UNAVAILABLE: (1302, "服务不可用"),
     problems.REFUSED: (1302, "服务不可用"),
+    problems.BEING_REMOVED: (1302, "主题正在删除"),
     problems.OUTCOME_UNKNOWN: (1303, "结果未知"),
     problems.NOT_CONFIRMED: (1303, "结果未知"),
 }
@@ -107,6 +110,7 @@ def failure(problem: Problem) -> Response:
     told = problem.response()
     headers = {name: told.headers[name] for name in ("retry-after", "allow", "connection") if name in told.headers}
     status = problem.kind.status if code >= _PASSES or is_path else 200
+    status = 503 if problem.kind is problems.BEING_REMOVED else status
     return Response(to_json(body), status, headers, "application/json")
 
 
@@ -338,10 +342,22 @@ class Tasks:
             return PulledTask(id, note[1:].decode())
         if info.is_finished and PREFIX + GROUP not in info.groups:
             raise Problem(NO_TASK)  # other groups had it, and to look at their jobs is another right
+        if not info.is_finished:
+            await self._check_start(topic, info.due_ms)
         content = as_text(info.payload)
         note = await self._transport.send(notes.remember(key, _BY_ID + content.encode(), self._kept_ms))
         await self._leases.take(topic, GROUP, id, info.shard)
         return PulledTask(id, content if note is None else note[1:].decode())
+
+    async def _check_start(self, topic: str, due_ms: int) -> None:
+        """Raises: Problem, if the topic is paused, or the task is later than its `grace`: the queue drops it then."""
+        terms = await self._leases.topic(topic)
+        if terms.paused:
+            raise Problem(NOT_DUE)
+        if terms.misfire != "run":
+            now_us = await self._transport.send(server_time_us(self._keys.shard(topic, 0).ready))
+            if now_us // 1000 > due_ms + terms.grace_ms:
+                raise Problem(NO_TASK)
 
     def _note(self, topic: str, id: str) -> str:
         return self._keys.note("task", f"{topic}\n{id}")

@@ -42,6 +42,7 @@ from wheelq.protocol.calls import worker
 from wheelq.protocol.calls.bundles import bundle_of
 from wheelq.protocol.calls.leases import LeaseId, LeasesAcked
 from wheelq.protocol.calls.outgoing import MOST_IN_A_CALL, Follower
+from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.calls.state import TEXT_CHARS, pack_note
 from wheelq.protocol.calls.worker import Burial, Entry
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -154,7 +155,7 @@ class Leases:
             raise InvalidInput(
                 "then", f"one request may make {MOST_IN_A_CALL} followers, and each of its jobs has its own"
             )
-        settings = await self._topic(topic)
+        settings = await self.topic(topic)
         is_full = False
 
         def call(keys: ShardKeys, leases: Sequence[LeaseId]) -> Call[LeasesAcked]:
@@ -184,7 +185,7 @@ class Leases:
 
     async def pack(self, topic: str, result: Payload) -> tuple[bytes, str | None]:
         """Returns a result for `ack`; if it cannot be kept, nothing and why: the job has run all the same."""
-        settings = await self._topic(topic)
+        settings = await self.topic(topic)
         if result is None:
             return b"", None
         if not settings.keep_done_ms:
@@ -196,7 +197,8 @@ class Leases:
 
     async def progress(self, topic: str, group: str, handles: Sequence[str], fraction: float, text: str) -> list[bool]:
         """Report how far jobs are, 0 to 1. Returns for each whether its lease was still valid."""
-        note = pack_note(fraction, text[:TEXT_CHARS], await self._lease_clock.now_ms(), None)
+        now_us = await self._transport.send(server_time_us(self._keys.shard(topic, 0).ready))
+        note = pack_note(fraction, text[:TEXT_CHARS], now_us // 1000, None)
         return await self._answer(topic, handles, lambda keys, leases: calls.note(keys, PREFIX + group, leases, note))
 
     async def extend(self, topic: str, group: str, handles: Sequence[str], lease_ms: int) -> list[bool]:
@@ -216,7 +218,7 @@ class Leases:
 
     async def fail(self, topic: str, group: str, handles: Sequence[str], failure: Failure) -> list[bool]:
         """Retry the jobs later, or bury them. Returns for each whether its lease was still valid."""
-        settings = await self._topic(topic)
+        settings = await self.topic(topic)
 
         async def fail_one(shard: int, lease: LeaseId) -> bool:
             keys = self._keys.shard(topic, shard)
@@ -291,7 +293,7 @@ class Leases:
         `makes`: whether the group is created where it is missing; else this raises GroupNotFound.
         """
         shards = await self._shards(topic)
-        if (await self._topic(topic)).paused:
+        if (await self.topic(topic)).paused:
             if makes:  # a group gets every job from its first lease on
                 await asyncio.gather(*[self._transport.send(worker.make_group(one, PREFIX + group)) for one in shards])
             return []
@@ -348,7 +350,7 @@ class Leases:
 
     async def _look_at(self, keys: ShardKeys, group: str, entry: Entry, now_ms: int) -> Delivered | None:
         """Returns the delivery if it can be leased out; otherwise settles it."""
-        settings = await self._topic(keys.topic)
+        settings = await self.topic(keys.topic)
         lease = _lease_of_entry(entry)
         if entry.group is not None and entry.group != group:  # another group's retry
             await self._transport.send(calls.ack(keys, group, settings, [lease]))
@@ -386,7 +388,7 @@ class Leases:
         take: Callable[[ShardKeys, T], list[bool]] = lambda keys, answers: cast(list[bool], answers),
     ) -> list[bool]:
         """Answers for leases, shard by shard; `take` returns for each whether it was valid from the shard's answer."""
-        await self._topic(topic)
+        await self.topic(topic)
         by_shard: defaultdict[int, list[tuple[int, LeaseId]]] = defaultdict(list)
         for place, handle in enumerate(handles):
             shard, lease = parse_handle(handle)
@@ -406,11 +408,12 @@ class Leases:
                 done[place] = answer
         return done
 
-    async def _topic(self, topic: str) -> Topic:
+    async def topic(self, topic: str) -> Topic:
+        """Returns a topic as it was at most `TOPICS_S` ago."""
         return await self._client.settings_of(topic, TOPICS_S)
 
     async def _shards(self, topic: str) -> list[ShardKeys]:
-        return [self._keys.shard(topic, shard) for shard in range((await self._topic(topic)).all_shards)]
+        return [self._keys.shard(topic, shard) for shard in range((await self.topic(topic)).all_shards)]
 
 
 def _in_part(error: ServerError) -> OutcomeUnknown:

@@ -89,6 +89,7 @@ class TimedClient:
                 took_ms = (_clock.monotonic() - start) * 1000
                 first = args[0] if args else named.get("topic", "")
                 name = first if isinstance(first, str) else getattr(first, "topic", "")
+                name = name.partition(":")[0]  # a bundle counts as the topic of its follower
                 _report(self._environment, kind, name, took_ms, _words(problem) if problem else None)
 
         return timed

@@ -70,7 +70,7 @@ class BasePath:
         if scope["type"] == "http":
             path = scope["path"].removeprefix(self._base_path)
             if path != scope["path"] and (not path or path.startswith("/")):
-                scope = {**scope, "path": path or "/", "raw_path": (path or "/").encode()}
+                scope = {**scope, "path": path or "/"}  # only the gate reads `raw_path`: whether it is UTF-8
         await self._app(scope, receive, send)
 
 
@@ -84,13 +84,13 @@ def _endpoint(service: Service, place: PagePlace) -> Endpoint:
     async def answer(service: Service, request: Request) -> Response:
         with service.audit.of(request, place.verb, address_of(request)) as entry:
             visit = await enter(service, request, place)
-            entry.caller, entry.topic = visit.caller, visit.form.get("topic")
+            entry.caller, entry.topic = visit.caller, request.path_params.get("topic", visit.form.get("topic"))
             try:
                 question = visit.form.get("question")  # a script asks it itself, and does not send it then
                 response = visit.ask(question, "question") if question else await place.handle(visit)
             finally:
                 if place.is_action:  # something was changed: the next page looks again
-                    service.snapshot.forget(request.path_params.get("topic", entry.topic))
+                    service.snapshot.forget(entry.topic)
             entry.status = response.status_code
             if visit.only_asks or not place.is_action:
                 entry.verb = Verb.READ
