@@ -81,6 +81,7 @@ async def test_a_task_that_the_queue_does_not_give_is_not_pulled_by_its_id_eithe
     http: Http, aclient: AsyncClient, terms: str
 ) -> None:
     if terms == "paused":
+        await aclient.configure("orders")
         await aclient.pause("orders")
     else:
         await aclient.configure("orders", misfire="skip", grace_ms=1_000)
