@@ -12,6 +12,7 @@ from tests.waiting import PATIENCE
 from wheelq.base.clock import ManualClock
 from wheelq.callbacks.destination import (
     FAILING_PATHS,
+    PROBED_S,
     QUEUE_S,
     REMEMBERED_S,
     RETURNS,
@@ -215,6 +216,21 @@ async def test_a_path_that_fails_stops_no_calls_to_the_others() -> None:
     assert await waiting("/broken") == 0, "a probe"
     shop.succeeded("/broken")
     assert (await waiting("/broken"), shop.info.state) == (0, BreakerState.CLOSED)
+
+
+async def test_the_others_come_back_soon_after_a_probe() -> None:
+    """They were put off for as long as the circuit had been open before it, so they waited for a healthy receiver."""
+    clock = ManualClock()
+    breaker = BreakerSettings(failures=2, failing_ms=1, open_ms=60_000, open_max_ms=60_000)
+    shop = Destination("shop", Terms(), breaker, Room(1_000), clock)
+    for _ in range(3):
+        shop.failed("no answer")
+        clock.advance(0.06)
+    assert (await asked(shop, 1))[0] > 50
+    clock.advance(60)
+    told = await asked(shop, 3, asyncio.Event())
+    assert told[0] == 0
+    assert PROBED_S <= min(told[1:]) <= max(told) < PROBED_S + 1
 
 
 async def test_a_dead_receiver_is_found_by_its_failing_paths() -> None:

@@ -28,6 +28,8 @@ from wheelq.settings import BreakerSettings
 QUEUE_S = 5.0
 LATE_S = 0.01
 """How late a request may take its slot without delaying those behind it: timers are late by a millisecond or two."""
+PROBED_S = 5.0
+"""How long others are put off while one request probes whether a receiver is well again."""
 SHARE = 1 / 8
 """The share of the free places that one receiver's queue may hold: ten hanging receivers leave a quarter to the
 others."""
@@ -156,7 +158,8 @@ class Destination:
             await self._queue()
             try:
                 waiting = self._unwell_for(path)  # the wait may have been long
-                waiting = waiting or max(one.breaker.refuse_for() for one in self._healths(path))
+                # While another request is the probe, the pause would be far too long: the receiver may be well again.
+                waiting = waiting or min(max(one.breaker.refuse_for() for one in self._healths(path)), PROBED_S)
                 if waiting:
                     yield self._put_off(waiting, path)
                     return
