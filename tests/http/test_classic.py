@@ -80,16 +80,15 @@ async def test_a_task_can_be_pulled_by_its_id_once_it_is_due(http: Http) -> None
 async def test_a_task_that_the_queue_does_not_give_is_not_pulled_by_its_id_either(
     http: Http, aclient: AsyncClient, terms: str
 ) -> None:
+    tasks = [await add(http, timing_moment=int(time.time()) - 100) for _ in range(40)]
     if terms == "paused":
-        await aclient.configure("orders")
         await aclient.pause("orders")
     else:
         await aclient.configure("orders", misfire="skip", grace_ms=1_000)
-    tasks = list[dict[str, Any]]()
 
     async def is_refused() -> bool:  # the server knows the terms within a second
-        tasks.append(await add(http, timing_moment=int(time.time()) - 100))
-        found = await pull(http, task_id=tasks[-1]["task_id"])
+        await asyncio.sleep(0.1)
+        found = await pull(http, task_id=tasks.pop()["task_id"])
         return bool(found["dm_error"] == {"paused": 1202, "grace": 1203}[terms])
 
     await until(is_refused)
@@ -98,7 +97,7 @@ async def test_a_task_that_the_queue_does_not_give_is_not_pulled_by_its_id_eithe
         await aclient.resume("orders")
 
         async def has_come() -> bool:
-            return (await pull(http, task_id=tasks[-1]["task_id"])).get("content") == '{"id": 42}'
+            return (await pull(http, task_id=tasks[0]["task_id"])).get("content") == '{"id": 42}'
 
         await until(has_come)
 
