@@ -17,7 +17,7 @@ import pytest
 
 from tests.spec.conftest import Run, known, nothing_is_left, state_is
 from tests.waiting import PATIENCE, in_time, until
-from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, JobState, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput
 from wheelq.model.dead import Reason
 from wheelq.model.topic import shard_of
@@ -329,6 +329,33 @@ async def test_the_log_says_that_all_keys_wait_behind_one_that_fails(
     await aclient.schedule(topic, delay=0, partition_key="b")
     run(worker)
     await until(lambda: "ready: 5 jobs wait behind failed ones of their keys" in caplog.text)
+
+
+async def test_a_finished_job_has_its_attempts_whether_in_order_or_not(
+    worker: Worker, aclient: AsyncClient, topic: str, scheduler: Scheduler, run: Run
+) -> None:
+    """In order, a failed job keeps its entry, which says that it is the first attempt."""
+
+    async def work(job: Job) -> None:
+        if job.attempt < 3:
+            raise ValueError(f"attempt {job.attempt}")
+        if not job.last_error or "once more" not in job.last_error:
+            raise RetryAfter(0, "once more")
+
+    for name, ordered in (("plain", False), ("ordered", "key")):
+        await aclient.configure(f"{topic}-{name}", keep_done_ms=60_000)
+        worker.handler(f"{topic}-{name}", ordered=ordered, retry=Retry(delays=[0, 0]))(work)  # type: ignore[arg-type]
+    run(worker)
+    for name in ("plain", "ordered"):
+        receipt = await aclient.schedule(f"{topic}-{name}", delay=0)
+        await aclient.wait(receipt, timeout=PATIENCE)
+        info = known(await aclient.get(receipt))
+        assert (info.attempt, [one.error for one in info.attempts]) == (
+            3,
+            ["ValueError: attempt 1", "ValueError: attempt 2", "once more", None],
+        )
+        [done] = (await aclient.jobs(f"{topic}-{name}", state="done")).jobs
+        assert done.attempt == 3
 
 
 async def test_jobs_without_a_partition_key_run_by_key_side_by_side(

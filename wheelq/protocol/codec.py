@@ -81,6 +81,11 @@ _PLAIN_KINDS = (*_SCALARS, dict, list, tuple)
 Pack = Callable[[Any], bytes]
 
 
+def attempt_of(record: bytes) -> int:
+    """Returns the attempt in the head of a record: 255 means 255 or more."""
+    return record[_ATTEMPT_AT]
+
+
 class Parts(NamedTuple):
     """What the head of a record may hold besides its fixed bytes; None: it does not."""
 

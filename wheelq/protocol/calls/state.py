@@ -58,6 +58,8 @@ class Concluded(NamedTuple):
     """The record as the producer made it; empty if the entry has the same."""
     attempts: bytes = b""
     """Its earlier attempts in this group, packed; empty if there are none."""
+    attempt: int = 0
+    """The attempt that succeeded; 0: that of the entry."""
     life: bytes = b""
     """The life of a member of a bundle; empty for other jobs."""
 

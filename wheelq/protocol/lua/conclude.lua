@@ -5,8 +5,9 @@
 -- ARGV: 1 group, 2 consumer, 3 retention_ms, 4 keep_done_ms (0: keep nothing, only remove the progress that handlers
 --       reported), 5 how many of the last were dropped without running, 6 near channel, 7 how many deliveries, 8 server ms
 --       until which no other worker can have claimed them, then for each: entry id, member; if something is kept,
---       started_ms, result, record of a retried job as its producer made it, its earlier attempts or ""; with 9, the life
---       of a member of a bundle, or ""; then for each follower: the number of its delivery, and what `send_on` takes
+--       started_ms, result, record of a retried job as its producer made it, its earlier attempts or "", its attempt; with
+--       9, the life of a member of a bundle, or ""; then for each follower: the number of its delivery, and what `send_on`
+--       takes
 -- Returns: {how many were acknowledged, then for each follower its entry in `outgoing` and due time, "" if its delivery
 --          had been given to another worker, "full" if `outgoing` has no room: then its delivery was not acknowledged; then
 --          the entries of reports of bundles in `outgoing`, and their values}.
@@ -18,7 +19,7 @@ local group, consumer, retention_ms, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3
 local near, FIRST, FULL = ARGV[6], 9, 'full'
 local now, amount, has_progress = now_ms(), tonumber(ARGV[7]), redis.call('EXISTS', progress) == 1
 local entries, members, notes, ids, kept, expired, others = {}, {}, {}, {}, {}, 0, 0
-local lives, outcomes, SIZE = {}, {}, (keep_ms > 0 and 6 or 2) + (bundles and 1 or 0)
+local lives, outcomes, SIZE = {}, {}, (keep_ms > 0 and 7 or 2) + (bundles and 1 or 0)
 local behind_last = FIRST + SIZE * amount
 local has_followers = #ARGV >= behind_last
 local wanted = has_followers and wants(ARGV, behind_last) or {}
@@ -45,7 +46,7 @@ for d = 1, amount do
     elseif not has_run then
       expired = expired + 1
     elseif keep_ms > 0 then
-      kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 5)}
+      kept[#kept + 1] = {entry, id, unpack(ARGV, n + 2, n + 6)}
     end
   end
 end

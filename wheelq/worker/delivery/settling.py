@@ -393,13 +393,14 @@ def _concluded(delivery: Delivery) -> state.Concluded:
         return state.Concluded(entry.entry_id, entry.member, 0, b"", life=life)
     if delivery.returned is not None:
         delivery.result, delivery.returned = _packed_result(delivery, delivery.returned), None
-    if entry.group is not None or entry.attempt > 1:
+    if entry.group is not None or entry.attempt > 1 or delivery.turn_keeper is not None:
         with contextlib.suppress(codec.UnreadableRecord):
             record = codec.original(entry.record)
             earlier = attempts.pack(codec.decode(entry.record).attempts)
     promoted_ms = int(entry.entry_id.partition("-")[0])  # by the server's clock, which this worker only estimates
     started_ms = max(int(delivery.started_ms), promoted_ms)
-    return state.Concluded(entry.entry_id, entry.member, started_ms, delivery.result, record, earlier, life)
+    concluded = entry.entry_id, entry.member, started_ms, delivery.result, record, earlier, entry.attempt, life
+    return state.Concluded(*concluded)
 
 
 def _burial(entry: Entry, buried: Buried, ran: Attempt | None) -> Burial:

@@ -273,7 +273,7 @@ def _key(entry: Entry) -> str:
 
 
 def _next_run(entry: Entry, due_ms: int, record: bytes) -> Entry:
-    return entry._replace(due_ms=due_ms, record=record, attempt=record[1])
+    return entry._replace(due_ms=due_ms, record=record, attempt=codec.attempt_of(record))
 
 
 def _rank(entry: Entry) -> Rank:

@@ -58,11 +58,11 @@ end
 -- part: keep_done
 -- keep_done(ready, jobs, done, ended, group, consumer, now, kept): keeps a record of the jobs that this group finished.
 -- kept[n] = {entry, id, started_ms, result, record as its producer made it, or "" if the entry has that, its earlier
--- attempts in this group, or ""}. One packed record per job: its first entry, due, record, and then for each group that
--- finished it: group, started, ended, attempt, consumer, result. Call it before the jobs are forgotten. A record of an
--- earlier life is replaced, and one of a later life is not: lives are in the order of their first entries. A job that was
--- run again for one group alone, after its end, has "0-0" in place of its first entry, and is in the order of the times at
--- which the jobs were scheduled. Only the last run of each group is kept.
+-- attempts in this group, or "", its attempt (0, or left out: that of the entry)}. One packed record per job: its first
+-- entry, due, record, and then for each group that finished it: group, started, ended, attempt, consumer, result. Call it
+-- before the jobs are forgotten. A record of an earlier life is replaced, and one of a later life is not: lives are in the
+-- order of their first entries. A job that was run again for one group alone, after its end, has "0-0" in place of its
+-- first entry, and is in the order of the times at which the jobs were scheduled. Only the last run of each group is kept.
 -- Earlier attempts are kept under `id SEPARATOR group`, in a record of the same form, so that both are forgotten in
 -- the same way: it has the attempts in place of the job's record, and the group's `ended` says to which run they belong.
 local function scheduled_after(record, other) -- byte by byte: how texts compare depends on the server's locale
@@ -75,9 +75,10 @@ end
 local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
   local at = string.format('%.0f', now)
   for _, one in ipairs(kept) do
-    local entry, id, started, result, record, attempts = unpack(one)
+    local entry, id, started, result, record, attempts, attempt = unpack(one)
     local found = redis.call('XRANGE', ready, entry, entry)[1]
     if found and #found[2] >= 8 then
+      if (attempt or '0') == '0' then attempt = found[2][6] end
       local first = #found[2] > 8 and (redis.call('HGET', jobs, id) or '') or entry
       if record == '' then record = found[2][8] end
       local pointed = first ~= entry and is_entry(first) and redis.call('XRANGE', ready, first, first)[1]
@@ -91,12 +92,12 @@ local function keep_done(ready, jobs, done, ended, group, consumer, now, kept)
       local is_later = first == '0-0' and scheduled_after(record, its_record)
       if not value or is_this_life or is_later or after(first, is_entry(its_first) and its_first or '0-0') then
         local others = is_this_life and without(value, group)
-        value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, found[2][6], consumer, result)
+        value = (others or pack(first, found[2][4], record)) .. pack(group, started, at, attempt, consumer, result)
         redis.call('HSET', done, id, value)
         redis.call('ZADD', ended, at, id)
         if attempts ~= '' then
           local of_group = id .. '\31' .. group
-          redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, found[2][6], consumer, ''))
+          redis.call('HSET', done, of_group, pack(first, found[2][4], attempts, group, started, at, attempt, consumer, ''))
           redis.call('ZADD', ended, at, of_group)
         end
       end
