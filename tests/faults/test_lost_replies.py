@@ -28,7 +28,7 @@ from wheelq.protocol.calls import heartbeats, registry
 from wheelq.protocol.calls import leader as leader_calls
 from wheelq.protocol.calls import worker as worker_calls
 from wheelq.protocol.keys import Keys
-from wheelq.settings import ClientSettings, TopicSettings
+from wheelq.settings import ClientSettings, ConnectionSettings, TopicSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 
 # Producers: schedule
@@ -226,6 +226,17 @@ def test_a_server_that_has_lost_its_scripts_takes_many_jobs_once(
         receipts = client.schedule_many(topic, [JobSpec(n, delay=60, key=f"{count}-{n}") for n in range(count)])
         assert all(receipt.created for receipt in receipts)
         assert [receipt.id for receipt in receipts] == [f"{count}-{n}" for n in range(count)]
+
+
+def test_one_connection_is_enough_for_a_server_that_has_lost_its_scripts(
+    url: str, topic: str, raw: redis.Redis
+) -> None:
+    """The script is loaded over the connection that has met it, and not over a second one, which may not be free."""
+    settings = Settings(connection=ConnectionSettings(max_connections=1))
+    with Client.connect(url, settings) as client:
+        client.schedule(topic, delay=60)
+        raw.script_flush()
+        assert len(client.schedule_many(topic, [JobSpec(n, delay=60) for n in range(1_400)])) == 1_400
 
 
 def test_a_partly_scheduled_batch_can_be_completed_without_doubles(url: str, topic: str, raw: redis.Redis) -> None:

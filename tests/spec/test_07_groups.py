@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.spec.conftest import Run, nothing_is_left
 from tests.waiting import PATIENCE, until
-from wheelq import AsyncClient, Job, JobSpec, Retry, Scheduler, Settings, Worker
+from wheelq import AsyncClient, InvalidInput, Job, JobSpec, Retry, Scheduler, Settings, Worker
 
 PRIMER = -1
 
@@ -65,6 +66,19 @@ async def all_are_there(client: AsyncClient, topic: str, log: Log, *groups: str)
     await until(each_has_got_one)
     await nothing_is_left(client, topic)
     log.got.clear()
+
+
+@pytest.mark.parametrize("group", ["", "a\x1fb", 5, None])
+def test_a_worker_has_a_group_that_can_be_named(group: Any) -> None:
+    """Replays take an empty one for none, and members of retries are told apart by a control character."""
+    with pytest.raises(InvalidInput) as raised:
+        Worker.connect("redis://127.0.0.1:1", group=group)
+    assert raised.value.field == "group"
+
+
+def test_a_group_starts_at_the_beginning_or_now() -> None:
+    with pytest.raises(InvalidInput, match="start: must be 'beginning' or 'now', not 'latest'"):
+        Worker.connect("redis://127.0.0.1:1", start="latest")  # type: ignore[arg-type]
 
 
 async def test_workers_of_one_group_share_the_jobs(

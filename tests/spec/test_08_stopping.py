@@ -25,6 +25,19 @@ def wheelq_tasks() -> set[str]:
     return {name for name in names if name.startswith("wheelq ")} - {"wheelq transport"}
 
 
+async def test_a_plain_handler_stops_its_worker(worker: Worker, aclient: AsyncClient, topic: str) -> None:
+    """From its thread, also in asyncio's debug mode."""
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)
+    try:
+        worker.handler(topic)(lambda job: worker.stop())
+        await aclient.schedule(topic, delay=0)
+        await in_time(worker.run())
+    finally:
+        loop.set_debug(False)
+    assert worker.handled == 1
+
+
 async def test_a_scheduler_that_stops_leaves_nothing_running(
     url: str, settings: Settings, aclient: AsyncClient, topic: str
 ) -> None:

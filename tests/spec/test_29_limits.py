@@ -202,6 +202,47 @@ async def test_threads_limit_plain_handlers_only(
         await until(lambda: len(plain.done) == 36 and len(gated.done) == 12)
 
 
+async def test_batches_take_no_thread_from_single_handlers(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, plain: PlainGated
+) -> None:
+    """A single job that was read because it could start would wait for the end of a batch."""
+    few = replace(settings, worker=replace(settings.worker, threads=1))
+    worker = Worker.connect(url, settings=few)
+    run = plain.run_as("batch")
+    worker.batch_handler(f"{topic}-batch", max_size=1, concurrency=2)(lambda jobs: run(jobs[0]))
+    worker.handler(topic)(plain.run_as("single"))
+    await aclient.schedule_many(f"{topic}-batch", [JobSpec(key=key, delay=0) for key in "ab"])
+    async with running(worker):
+        await until(lambda: plain.running["batch"] == 2)
+        await aclient.schedule(topic, key="c", delay=0)
+        await until(lambda: plain.running["single"] == 1)
+        plain.may_end.set()
+        await until(lambda: plain.done.keys() == {"a", "b", "c"})
+
+
+async def test_threads_limit_plain_handlers_beside_async_ones_that_are_found_later(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated
+) -> None:
+    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
+    worker, found = Worker.connect(url, settings=few), list[str]()
+    worker.handler(topic)(plain.run_as("plain"))
+
+    async def find() -> list[str]:
+        return found
+
+    worker.handler_for_each(find)(gated.run)
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(9)])
+    await aclient.schedule(f"{topic}-async", delay=0)
+    async with running(worker):
+        await until(lambda: plain.running["plain"] == 2)
+        found.append(f"{topic}-async")
+        await until(lambda: gated.running == 1)
+        assert await counted(aclient, topic) == (7, 2)
+        gated.may_end.set()
+        plain.may_end.set()
+        await until(lambda: len(plain.done) == 9)
+
+
 async def test_an_async_handler_that_comes_later_gets_the_places_that_the_threads_leave(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated
 ) -> None:

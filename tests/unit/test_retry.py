@@ -209,3 +209,11 @@ def test_a_jobs_own_attempts_win_over_the_default_and_are_capped_by_what_is_stat
 ) -> None:
     assert retry.for_job(attempts).max_attempts == expected
     assert retry.for_job(attempts).without_delays().max_attempts == expected
+
+
+@pytest.mark.parametrize("attempts", [0, -1, -5])
+def test_a_number_of_attempts_below_one_is_refused(attempts: int) -> None:
+    """Also -1, which many programs take for "for ever"."""
+    with pytest.raises(InvalidInput, match="max_attempts: must be at least 1, or None for ever"):
+        Retry(max_attempts=attempts)
+    assert (Retry().max_attempts, Retry(delays=[1, 2]).max_attempts) == (5, 3)

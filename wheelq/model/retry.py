@@ -24,7 +24,12 @@ from datetime import timedelta
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import span_ms
 
-FITTING = -1
+
+class _Fitting(int):
+    """The default of `max_attempts`; no number that somebody gives is it."""
+
+
+FITTING = _Fitting(-1)
 LONGEST_PAUSE_MS = 366 * 86_400_000
 """A longer pause is nearly always a wrong unit."""
 
@@ -101,7 +106,7 @@ class Retry:
             for delay in self.delays:
                 span_ms(delay, LONGEST_PAUSE_MS, "delays")
             object.__setattr__(self, "delays", tuple(self.delays))
-        if self.max_attempts == FITTING:
+        if self.max_attempts is FITTING:
             is_list = isinstance(self.delays, tuple)
             object.__setattr__(self, "_is_default", not is_list)
             object.__setattr__(self, "max_attempts", len(self.delays) + 1 if is_list else 5)  # type: ignore[arg-type]

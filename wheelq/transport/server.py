@@ -76,6 +76,7 @@ class Server:
         """Yield the answers to many calls, in order: see `Transport.stream`."""
         connection = self.connect()
         under_way: deque[Call[T]] = deque()
+        early: deque[Any] = deque()
         try:
             stream = CallStream(calls, refused)
             for call in stream:
@@ -83,10 +84,10 @@ class Server:
                 under_way.append(call)
                 if len(under_way) > 1:
                     with stream.answering():
-                        yield self._answer(connection, under_way)
+                        yield self._answer(connection, under_way, early)
             while under_way:
                 with stream.answering():
-                    yield self._answer(connection, under_way)
+                    yield self._answer(connection, under_way, early)
             stream.finish()
         finally:
             if under_way:  # pending replies will not be read
@@ -182,14 +183,23 @@ class Server:
         self.write(connection, call, *(part.words() for part in call.parts))
         return self._read_all(connection, call)
 
-    def _answer(self, connection: Any, under_way: deque[Call[T]]) -> T:
-        """The answer to the oldest call; if the server does not know its script, from another exchange."""
+    def _answer(self, connection: Any, under_way: deque[Call[T]], early: deque[Any]) -> T:
+        """The answer to the oldest call, perhaps read `early`. A call whose script the server lacks is sent again."""
         call = under_way.popleft()
-        try:
-            reply = self.read(connection, call)
-        except ScriptUnknown:
-            reply = self.ask(call) if under_way else self.ask_over(connection, call)
+        reply = early.popleft() if early else self._received(connection, call)
+        if isinstance(reply, ScriptUnknown):
+            early.extend([self._received(connection, one) for one in list(under_way)[len(early) :]])
+            return call.read(self.ask_over(connection, call))
+        if isinstance(reply, ServerError):
+            raise reply
         return call.read(reply)
+
+    def _received(self, connection: Any, call: Call[Any]) -> Any:
+        """Returns the reply to the oldest call, or its error."""
+        try:
+            return self.read(connection, call)
+        except ServerError as error:
+            return error
 
     def _read(self, connection: Any, what: Script | str) -> Any:
         try:

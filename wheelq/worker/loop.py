@@ -16,14 +16,16 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from wheelq import logs, reminders
 from wheelq.base.clock import Clock, SystemClock, until_stopped
 from wheelq.base.metrics import Histogram
-from wheelq.errors import ConfigurationError
+from wheelq.errors import ConfigurationError, InvalidInput
+from wheelq.model.checks import check_id
 from wheelq.protocol.calls.worker import GroupStart
 from wheelq.protocol.keys import Keys
 from wheelq.reminders import Loop
@@ -82,9 +84,13 @@ class Worker(WorkerDecorators):
         """`report()` is called every few seconds, and returns more fields for the worker's report.
 
         Followers of jobs are checked and confirmed by `client`; topics that they create have the settings `new_topics`.
+
+        Raises: InvalidInput.
         """
         super().__init__()
-        self.group = group
+        if start not in get_args(GroupStart):
+            raise InvalidInput("start", f"must be 'beginning' or 'now', not {start!r}")
+        self.group = check_id(group, "group")
         """The worker's group."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         """Its name in Redis: host, process and a random part."""
@@ -94,6 +100,7 @@ class Worker(WorkerDecorators):
         self._threads: Threads | None = None
         self._stopping = asyncio.Event()
         self._was_run = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._noticed = asyncio.Event()
         self._grace = settings.grace_ms / 1000
         keys = keys or Keys()
@@ -122,11 +129,13 @@ class Worker(WorkerDecorators):
         start: GroupStart = "beginning",
         settings: Settings | None = None,
     ) -> Self:
-        """A worker on the server at `url` (else WHEELQ_URL). Connects when run. Raises: ConfigurationError.
+        """A worker on the server at `url` (else WHEELQ_URL). Connects when run.
 
         `start` is where a new group of a topic starts: at the "beginning" of the entries that the topic keeps (for its
         `retention_ms`, or because other groups have not finished them), or with jobs promoted from "now" on. The first
         group of a topic always gets everything.
+
+        Raises: ConfigurationError, InvalidInput.
         """
         given, settings = settings, settings or settings_in_force()
         own = settings.worker if concurrency is None else replace(settings.worker, concurrency=concurrency)
@@ -171,7 +180,11 @@ class Worker(WorkerDecorators):
         """
         if grace is not None:
             self._grace = grace
-        self._stopping.set()
+        if self._loop is None:
+            self._stopping.set()
+        else:  # a plain handler may call it in its thread
+            with suppress(RuntimeError):  # the loop is closed: it has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def run(self, *, patiently: bool = False) -> None:
         """Work until stopped. Survives restarts of the server.
@@ -192,7 +205,7 @@ class Worker(WorkerDecorators):
             raise RuntimeError("this worker has been run before: make another one")
         if self._handlers.is_empty:
             raise ConfigurationError("this worker has no handlers: decorate functions with @worker.handler(topic)")
-        self._was_run = True
+        self._was_run, self._loop = True, asyncio.get_running_loop()
         with logs.serving(self.group, self.name), reminders.kept(self._clock):
             async with self._hooks.alive():
                 await self._start_and_work(policy)

@@ -52,6 +52,11 @@ class Threads:
         self._places = asyncio.Semaphore(places)
         self._executor = executor or Daemons()
 
+    def add(self, places: int) -> None:
+        """Let so many more functions run at a time."""
+        for _ in range(places):
+            self._places.release()
+
     async def run(self, function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
         """Returns `function(given)`, called in a copy of the caller's context.
 

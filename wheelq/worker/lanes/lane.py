@@ -100,11 +100,12 @@ class Lanes:
     def _limit_pool(self, are_plain: Sequence[bool]) -> None:
         """Limit the pool to the threads if all handlers are plain; `are_plain`: whether the new ones are.
 
-        If an async one comes later, only plain ones that come with it or after it are limited to the threads.
+        If an async one is registered while the worker runs, only plain ones that come with it or after it are limited
+        to the threads.
         """
         if not are_plain or self._is_plain is False:
             return
-        self._is_plain = all(are_plain)
+        self._is_plain = all(are_plain) and not self._handlers.may_get_more
         limit = (self._plain if self._is_plain else self._whole).settings.concurrency
         self.pool.resize(limit)
         self._default.resize(limit)
