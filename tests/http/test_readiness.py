@@ -13,9 +13,12 @@ import pytest
 import redis
 
 from tests.http.conftest import Counting, Give, Http, calling
+from tests.transports import ALWAYS, Fault
 from tests.waiting import PATIENCE, until
 from wheelq import AsyncClient, Settings
 from wheelq.embedded import EmbeddedServer
+from wheelq.errors import Unavailable
+from wheelq.protocol.call import Call
 from wheelq.protocol.keys import Keys
 from wheelq.server import readiness
 from wheelq.server.service import Service
@@ -94,6 +97,32 @@ async def test_shards_at_rest_and_paused_topics_are_no_problem(http: Http, aclie
     status, body = await said(http)
     assert (status, body["overdue_ms"], body["shards"]) == (200, 0, 6)
     assert [problem.partition(":")[0] for problem in body["problems"]] == ["no scheduler node is alive"]
+
+
+class MasterAway(Fault):
+    """The shards of these topics cannot be reached."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__(times=ALWAYS)
+        self._topics = topics
+
+    def strike(self, call: Call[Any]) -> list[Call[Any]]:
+        if any(f"{{{topic}:" in f"{call.key}" for topic in self._topics):
+            raise Unavailable("that master is away")
+        return [call]
+
+
+async def test_a_server_is_ready_although_a_master_of_the_cluster_is_away(
+    serve: Callable[..., Any], aclient: AsyncClient
+) -> None:
+    """It serves the topics of the others; else all servers would leave their load balancer."""
+    for topic in ("here", "away"):
+        await aclient.schedule(topic, delay=60)
+    http = await serve(MasterAway("away"))
+    status, body = await said(http)
+    assert (status, body["redis"]) == (200, True)
+    assert any("cannot be reached: a master of the cluster is away" in problem for problem in body["problems"])
+    assert (await said(await serve(MasterAway("here", "away"))))[0] == 503
 
 
 async def test_jobs_that_are_overdue_are_told(http: Http, aclient: AsyncClient) -> None:

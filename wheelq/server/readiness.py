@@ -1,8 +1,8 @@
 """Checks whether the service can work: Redis answers and takes writes, a scheduler is alive, no job is overdue.
 
-Producers are served without a scheduler too (jobs wait), so only Redis and a shutdown make a server unready; all else
-is listed in `problems`, for people and alarms. A shard at rest has no leader, and a paused or limited topic has overdue
-jobs: neither is a problem.
+Producers are served without a scheduler too (jobs wait), so only Redis and a shutdown make a server unready. All else
+is listed in `problems`, for people and alarms, also that some masters of a cluster are away. A shard at rest has no
+leader, and a paused or limited topic has overdue jobs: neither is a problem.
 
 The check needs no key, so it must be cheap. At most one runs per second, shared by all requests, and it looks at no
 more than `SHARDS` shards. Shards with overdue jobs are looked at again the next time.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import Refused, ServerError, ServerFull
 from wheelq.model.topic import Topic
 from wheelq.producer.driver import AsyncDriver
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader, notes, registry, shard_counts
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys, ShardKeys
@@ -29,12 +31,16 @@ from wheelq.server.problems import words_of
 from wheelq.server.schemas.model import Answer
 from wheelq.transport import AsyncTransport
 
+T = TypeVar("T")
+
 LATE_MS = 1_000
 """Longer overdue than this means that sweeps do not keep up."""
 FRESH_S = 1.0
 """How long an answer is reused."""
 DEADLINE_S = 1.0
 """How long Redis may take to answer."""
+ANSWER_S = 0.4
+"""How long the masters of a cluster may take to answer about their shards."""
 SHARDS = 500
 """The most shards that one check looks at; others have their turn at the next checks."""
 ASKED = 10
@@ -85,27 +91,46 @@ class ReadinessCheck:
                 self._transport.send(registry.topics(self._keys)),
                 self._refusal(),
             )
-            overdue_ms = await self._overdue_ms(topics.settings)
+            overdue_ms, away = await self._overdue_ms(topics.settings)
             leaderless = await self._leaderless()
         except ServerError as error:
             return unready(words_of(error), answers=isinstance(error, Refused))
-        found = _judge(nodes, topics, overdue_ms, leaderless)
+        found = _judge(nodes, topics, overdue_ms, leaderless, away)
         if refusal is None:
             return found
         return found.model_copy(update={"ready": False, "problems": [refusal, *found.problems]})
 
     async def _refusal(self) -> str | None:
-        """Returns why Redis refuses to write; None if it writes. Raises: ServerError, if it does not answer."""
+        """Returns why Redis refuses to write; None if it writes, or a master of a cluster is away."""
         try:
-            await self._transport.send(notes.remember(self._keys.note("ready", ""), b"", NOTE_MS))
+            await self._each([notes.remember(self._keys.note("ready", ""), b"", NOTE_MS)])
         except ServerFull as error:
             return f"Redis is full: {error}"
         except Refused as error:
             return f"Redis takes no writes: {error}"
+        except (ServerError, TimeoutError):
+            return None  # on a single server, the other calls fail as well
         return None
 
-    async def _overdue_ms(self, topics: Mapping[str, Topic]) -> int:
-        """Returns how long the most overdue job of the checked shards has been due."""
+    async def _each(self, calls: Sequence[Call[T]]) -> list[T | BaseException]:
+        """Returns the answers; an error from a master of a cluster that is away.
+
+        Raises: ServerError or TimeoutError, if there is no answer at all.
+        """
+        asked = [asyncio.create_task(self._transport.send(call)) for call in calls]
+        try:
+            await asyncio.wait(asked, timeout=ANSWER_S) if asked else None
+        finally:
+            for one in asked:
+                one.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [one for one in found if isinstance(one, BaseException)]
+        if failed and len(failed) == len(found):
+            raise failed[0] if isinstance(failed[0], ServerError) else TimeoutError
+        return found
+
+    async def _overdue_ms(self, topics: Mapping[str, Topic]) -> tuple[int, int]:
+        """Returns how long the most overdue job of the checked shards has been due, and how many of them are away."""
         shards = [
             self._keys.shard(name, n)
             for name, topic in topics.items()
@@ -118,22 +143,24 @@ class ReadinessCheck:
         turn = [*shards[start:], *shards[:start]][: SHARDS - len(chosen)]
         self._next = start + len(turn)
         chosen |= {keys.delayed: keys for keys in turn}
-        first = await asyncio.gather(*(self._transport.send(shard_counts.first_due(keys)) for keys in chosen.values()))
+        first = await self._each([shard_counts.first_due(keys) for keys in chosen.values()])
         now_ms = await self._transport.send(server_time_us()) // 1000
-        overdue = {name: now_ms - due_ms for name, due_ms in zip(chosen, first, strict=True) if due_ms is not None}
+        overdue = {name: now_ms - due_ms for name, due_ms in zip(chosen, first, strict=True) if isinstance(due_ms, int)}
         late = sorted((name for name, ms in overdue.items() if ms > LATE_MS), key=overdue.__getitem__, reverse=True)
         self._late = {name: chosen[name] for name in late[: SHARDS // 2]}
-        return max(0, *overdue.values()) if overdue else 0
+        away = sum(isinstance(one, BaseException) for one in first)
+        return max(0, *overdue.values()) if overdue else 0, away
 
     async def _leaderless(self) -> list[str]:
         """Returns the topics of the checked shards that lack a leader."""
         late = list(self._late.values())[:ASKED]
-        looks = await asyncio.gather(*(self._transport.send(leader.look(keys)) for keys in late))
-        return sorted({keys.topic for keys, looked in zip(late, looks, strict=True) if not looked.token})
+        looks = await self._each([leader.look(keys) for keys in late])
+        has_none = [isinstance(one, leader.Looked) and not one.token for one in looks]
+        return sorted({keys.topic for keys, none in zip(late, has_none, strict=True) if none})
 
 
 def _judge(
-    nodes: Sequence[NodeInfo], topics: registry.RegisteredTopics, overdue_ms: int, leaderless: Sequence[str]
+    nodes: Sequence[NodeInfo], topics: registry.RegisteredTopics, overdue_ms: int, leaderless: Sequence[str], away: int
 ) -> Readiness:
     found = []
     if not nodes:
@@ -144,6 +171,8 @@ def _judge(
     if leaderless:
         has = counted(len(leaderless), "topic has", "topics have")
         found.append(f"{has} jobs that are due, and a shard without a leader: wheelq doctor names them")
+    if away:
+        found.append(f"{counted(away, 'shard')} cannot be reached: a master of the cluster is away")
     if topics.unreadable:
         found.append(f"{counted(len(topics.unreadable), 'topic')} cannot be read: wheelq doctor says why")
     return Readiness(
