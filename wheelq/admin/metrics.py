@@ -265,10 +265,10 @@ def _couriers(page: list[str], fleet: Fleet) -> None:
 
 def _server(page: list[str], fleet: Fleet) -> None:
     used, limit = _figure(fleet, "used_memory"), _figure(fleet, "maxmemory") or _figure(fleet, "total_system_memory")
-    text = "Memory in use, as a share of maxmemory, or of the machine's where there is no limit."
+    text = "Memory in use, as a share of maxmemory, else of the machine's; of one master of a cluster."
     gauge(page, "wheelq_redis_memory_ratio", text, [("", round(used / limit, 6))] if limit else [])
     policy = fleet.info.get("maxmemory_policy")
-    text = "1 if the server throws keys away when memory runs short."
+    text = "1 if the server throws keys away when memory runs short; of one master of a cluster."
     gauge(page, "wheelq_redis_evicts", text, [("", float(policy != "noeviction"))] if policy else [])
 
 
