@@ -523,6 +523,22 @@ async def test_there_is_no_waiting_for_what_is_not_known(aclient: AsyncClient, t
         await aclient.wait(topic, "a")
 
 
+async def test_the_end_in_one_group_that_is_no_longer_kept_is_no_result(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """The job is alive, because another group has not finished it. It was taken for one that returned None."""
+    await aclient.configure(topic, keep_done_ms=HOUR_MS)
+    await aclient.make_group(topic, "behind")
+    serve(lambda job: "result", group="done")
+    receipt = await aclient.schedule(topic, delay=0)
+    assert await aclient.wait(receipt, group="done", timeout=PATIENCE) == "result"
+    keys = Keys(settings.prefix).shard(topic, 0)
+    with redis.Redis.from_url(url) as raw:
+        raw.delete(keys.done, keys.ended)  # as after an hour
+    with pytest.raises(JobNotFound):
+        await aclient.wait(receipt, group="done", timeout=PATIENCE)
+
+
 async def test_waiting_for_one_group_does_not_wait_for_the_others(
     aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
 ) -> None:

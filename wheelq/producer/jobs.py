@@ -143,6 +143,8 @@ def wait_for(
             raise JobNotFound(topic, id, GONE)
         one = _end_in(info, group)
         if one is not None:
+            if group is not None and one.finished_ms is None:  # it has ended there, and its end is no longer kept
+                raise JobNotFound(topic, id, GONE)
             return one.result
         left = LOOK_AGAIN if ends_at is None else min(LOOK_AGAIN, ends_at - clock.monotonic())
         if left <= 0 and timeout is not None:
