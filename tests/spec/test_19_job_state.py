@@ -18,6 +18,7 @@ from tests.waiting import CLOCK_ERROR_MS, PATIENCE, until
 from wheelq import AsyncClient, Client, Job, JobInfo, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, TopicNotFound
+from wheelq.protocol.keys import Keys
 from wheelq.settings import ClientSettings, ConnectionSettings, Misfire, TopicSettings
 
 HOUR_MS = 3_600_000
