@@ -299,7 +299,6 @@ async def test_a_schedule_call_repeated_after_the_job_ran_finds_it(
 ) -> None:
     """The reply was lost, the job ran, and the client repeats the call: with `keep_done_ms` it does not run twice."""
     from tests.transports import BlockingWith, ReplyLost
-    from wheelq.protocol.keys import Keys
 
     runs: list[str] = []
     serve(lambda job: runs.append(job.id))
