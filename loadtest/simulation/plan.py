@@ -138,6 +138,15 @@ class Draft:
     """The traits of this seed. No seed has all of them, so that one does not hide another."""
     jobs: list[Drawn] = field(default_factory=list)
     now: float = 0.0
+    names: set[str] = field(default_factory=set)
+
+    def name(self, kind: str) -> str:
+        """Returns a name with the time of the draw; another draw of the same millisecond gets another one."""
+        name = f"{kind}-{int(self.now * 1000)}"
+        while name in self.names:
+            name += "x"
+        self.names.add(name)
+        return name
 
     def topic(self) -> TopicPlan:
         """Draw a topic."""

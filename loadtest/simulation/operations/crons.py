@@ -26,7 +26,7 @@ def _draw_cron(draft: Draft) -> Args:
     random = draft.random
     return {
         "topic": draft.topics[0].name,
-        "name": f"cron-{int(draft.now * 1000)}",
+        "name": draft.name("cron"),
         "cron": random.choice(EXPRESSIONS),
         "tz": random.choice(("UTC", *SHIFTS_S)),
         "jitter": random.choice((0, 0, 1.0)),

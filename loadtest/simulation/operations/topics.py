@@ -104,7 +104,7 @@ def _draw_recurring(draft: Draft) -> Args | None:
         return None
     every = draft.random.choice((1, 2, 5))
     missed = draft.random.choice(("coalesce", "skip", "all"))
-    name = f"every-{int(draft.now * 1000)}"
+    name = draft.name("every")
     seconds = round(draft.random.uniform(3, 25), 1)
     return {"topic": "plain", "name": name, "every": every, "missed": missed, "seconds": seconds}
 
