@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from wheelq.protocol.keys import Keys
 from wheelq.settings import WorkerSettings
 from wheelq.transport import Address, AsyncTransport, Transport
 from wheelq.worker.delivery import recovery
-from wheelq.worker.delivery.held import Delivery
+from wheelq.worker.delivery.held import Delivery, ServedShard
 from wheelq.worker.delivery.peers import Standing
 from wheelq.worker.outcome import Again, Buried
 
@@ -157,6 +157,28 @@ async def test_abandoned_deliveries_are_taken_over_after_a_fault(
     await at.until_done(at.settler.flush)
     look = Look(raw, topic)
     assert (look.live(), look.pending("g")) == (set(), 0)
+
+
+async def test_after_as_many_own_deliveries_as_one_look_finds_the_others_are_looked_for_soon(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fail-over has lost that they were acknowledged; they were found as many at a time, `LOOK_EVERY` apart."""
+    monkeypatch.setattr(recovery, "BATCH", 1)
+    monkeypatch.setattr(recovery, "LOOK_EVERY", 3_600.0)
+    at, started = bench(), list[str]()
+    for delivery in at.deliver("a", "b", "c"):
+        at.held.drop(delivery)
+
+    @asynccontextmanager
+    async def turn(shard: ServedShard) -> AsyncIterator[int]:
+        yield 10
+
+    def start(deliveries: Sequence[Delivery]) -> None:
+        started.extend(delivery.entry.id for delivery in deliveries)
+
+    task = asyncio.create_task(at.recovery.run(lambda: [at.shard], turn, start))
+    await until(lambda: started == ["a", "b", "c"])
+    task.cancel()
 
 
 async def test_a_peer_that_turns_out_to_live_before_its_deliveries_are_claimed_keeps_them(

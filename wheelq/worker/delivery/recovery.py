@@ -186,14 +186,15 @@ class Recovery:
         """
         held = self._me.held.of(shard)
         known, may_come = set(held), is_read or self._is_claiming(shard)
-        own = await self._me.transport.send(calls.own(shard.keys, self._me.group, self._me.name, len(held) + BATCH))
+        most = len(held) + BATCH
+        own = await self._me.transport.send(calls.own(shard.keys, self._me.group, self._me.name, most))
         now, before = self._me.clock.monotonic(), self._unseen.get(shard, {})
         known.update(held)  # some may have been settled meanwhile, and some claimed
         unseen = self._unseen[shard] = {id: before.get(id, now) for id in own if id not in known}
         may_come |= self._is_claiming(shard)
         lost_after = self._me.settings.abandoned_ms / 1000 if may_come else 0.0
         lost = [entry_id for entry_id, since in unseen.items() if now - since >= lost_after]
-        if len(lost) < len(unseen):
+        if len(lost) < len(unseen) or len(own) == most:  # some do not count yet, or there are more of them
             self._look_at = min(self._look_at, now + lost_after)
         return lost
 
