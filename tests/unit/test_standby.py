@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheelq.protocol.calls.leader import KEY_MARK, Looked
+from wheelq.protocol.calls.leader import KEY_MARK, Looked, read_near
 from wheelq.scheduler.lease import WatchedLease
 from wheelq.scheduler.standby import Advice, StandbyRules
 from wheelq.settings import SchedulerSettings
@@ -53,6 +53,16 @@ def test_it_looks_a_beat_after_a_key_may_have_room_for_what_its_leader_may_not_p
     assert standby.hint([(f"{KEY_MARK}ann", 0)], NOW_MS + 10)
     assert standby.look_at == NOW_MS + 10 + SETTINGS.sweep_ms + HEDGE_MS
     assert not standby.hint([(f"{KEY_MARK}ann", 0), ("later", NOW_MS + IDLE_MS)], NOW_MS + 20)
+
+
+def test_it_looks_soon_at_a_job_in_a_shard_that_nobody_leads() -> None:
+    """The hint names no job, because no horizon tells what the leader knows. It waited for the look after a second."""
+    standby = StandbyRules(SETTINGS)
+    standby.looked(Looked(NOW_MS * 1000, None, "", -2, None))
+    assert standby.hint(read_near(b"9007199254740992 -"), NOW_MS + 10)
+    assert standby.look_at == NOW_MS + 10 + HEDGE_MS
+    standby.looking()
+    assert standby.looked(Looked((NOW_MS + 110) * 1000, NOW_MS + 10, "", -2, None)) == Advice.TAKE
 
 
 def test_it_takes_the_lease_when_nobody_has_moved_the_horizon_on() -> None:

@@ -64,11 +64,12 @@ class StandbyRules:
     def hint(self, jobs: list[tuple[str, int]], now_ms: float) -> bool:
         """Take jobs (member, due_ms) that were scheduled before the horizon, and keys that may have room (`KEY_MARK`).
 
-        Returns whether to look earlier than before.
+        A hint of any job (`ANY_MS`) comes if no horizon is in force: its due time is not known, and perhaps nobody
+        leads. Returns whether to look earlier than before.
         """
         before, freed_by_ms = self.look_at, now_ms + self._beat_ms
-        due = (freed_by_ms if job.startswith(calls.KEY_MARK) else due_ms + self._hedge_ms for job, due_ms in jobs)
-        self.look_by(min(due))
+        due = ((job, now_ms if due_ms == calls.ANY_MS else due_ms) for job, due_ms in jobs)
+        self.look_by(min(freed_by_ms if job.startswith(calls.KEY_MARK) else at + self._hedge_ms for job, at in due))
         return self.look_at < before
 
     def look_by(self, at_ms: float) -> None:
