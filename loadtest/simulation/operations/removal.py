@@ -32,16 +32,28 @@ def _draw_fleeting(draft: Draft) -> Args | None:
 
 @operation("remake", weight=2, draw=_draw_fleeting, trait="removal", who="producer-1")
 async def remake(actor: Actor, step: Step) -> None:
-    """Remove a topic with all its jobs, and schedule others: those of the new topic run."""
-    args, client, story = step.args, actor.client, actor.ledger.world.story
-    topic = args["topic"]
+    """Remove a topic with all its jobs, again if the server has lost that, and schedule others: these run."""
+    args, client, topic = step.args, actor.client, step.args["topic"]
     forgotten = [JobSpec(payload=[n % 3, 0, "error"], delay=n % 5 * 3.0, key=f"gone-{n}") for n in range(args["first"])]
     try:
         await client.schedule_many(topic, forgotten)
         await client.make_group(topic, "late")
     except WheelqError as error:
-        story.tell(actor.name, f"#{step.number} {type(error).__name__}")
+        actor.ledger.world.story.tell(actor.name, f"#{step.number} {type(error).__name__}")
     await asyncio.sleep(args["pause"])
+    while True:
+        began = actor.ledger.world.now
+        await _remove(actor, step)
+        await asyncio.sleep(args["pause"])
+        if not actor.ledger.was_undone(began, actor.ledger.world.now):
+            break
+    hurt = sum(one.kind == "node" and one.begins > actor.ledger.world.now for one in actor.ledger.troubles)
+    actor.ledger.trouble("hung-nodes", topic, hurt * TURN_S)  # the other nodes wait so long for each of them
+    await schedule_all(actor, step)
+
+
+async def _remove(actor: Actor, step: Step) -> None:
+    topic, client, story = step.args["topic"], actor.client, actor.ledger.world.story
     for _ in range(TRIES):
         try:
             await client.remove_group(topic, "late", force=True)
@@ -53,10 +65,6 @@ async def remake(actor: Actor, step: Step) -> None:
             story.tell(actor.name, f"#{step.number} {type(error).__name__}: {error}")
             break
     story.tell(actor.name, f"#{step.number} {topic} was removed")
-    await asyncio.sleep(args["pause"])
-    hurt = sum(one.kind == "node" and one.begins > actor.ledger.world.now for one in actor.ledger.troubles)
-    actor.ledger.trouble("hung-nodes", topic, hurt * TURN_S)  # the other nodes wait so long for each of them
-    await schedule_all(actor, step)
 
 
 def _draw_late_group(draft: Draft) -> Args:
