@@ -38,6 +38,8 @@ STOPS_S = 12.0
 """Seconds after which a part that is stopped has ended, while the server answers."""
 NOTICED_S = 12.0
 """Seconds within which a part notices that a connection is dead."""
+DEAF_S = 22.0
+"""The same of a connection that only listens: it asks when it has heard nothing for 10 s, and waits as long again."""
 SLOW = 60.0
 """How many times longer packets take in the slowest network."""
 
@@ -318,7 +320,7 @@ def half_open(stage: Stage, random: Random, seconds: float) -> Steps:
     stage.world.story.tell("FAULT", f"{part.name}: its connections go half-open")
     for link in stage.fleet.network.links_of(part.process.name):
         link.go_half_open()
-    _cut_off(stage, "half-open", part, NOTICED_S, DEAD_S + BACK_S)
+    _cut_off(stage, "half-open", part, DEAF_S, DEAD_S + BACK_S)
     yield 0.0
 
 
