@@ -20,6 +20,7 @@ from tests.transports import Refusing, ReplyLost, Unreachable
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient, JobState, Settings, Worker
 from wheelq.base.clock import wall_ms
+from wheelq.errors import TopicFull
 from wheelq.model.job import from_ms
 from wheelq.server.service import Service
 from wheelq.settings import DAY_MS, ClientSettings
@@ -343,6 +344,22 @@ async def test_so_may_one_whose_job_is_there_already_and_one_whose_topic_is_full
     assert (await http.post(JOBS, json=refused, headers=key)).status_code == status
     await aclient.cancel("orders", "a")
     assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 201
+
+
+async def test_a_refused_request_leaves_the_answer_of_the_same_one_that_got_through(http: Http) -> None:
+    """Else a third one would make the job again."""
+    answers = http.service.answers  # type: ignore[attr-defined]
+
+    async def through(id: str | None, known: Any) -> dict[str, Any]:
+        return {"id": id}
+
+    async def refused(id: str | None, known: Any) -> dict[str, Any]:
+        await answers.once("caller", "key", b"request", "second", through)
+        raise TopicFull("orders", {}, {})
+
+    with pytest.raises(TopicFull):
+        await answers.once("caller", "key", b"request", "first", refused)
+    assert await answers.once("caller", "key", b"request", "third", through) == {"id": "first"}
 
 
 @pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])

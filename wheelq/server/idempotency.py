@@ -85,7 +85,8 @@ class Answers:
         except NOTHING_MADE:  # the request with the same key may be corrected
             if found is None:
                 with suppress(ServerError):
-                    await self._transport.send(notes.forget(claim))
+                    if await self._transport.send(notes.recall(place)) is None:  # else the same request got through
+                        await self._transport.send(notes.forget(claim))
             raise
         certain = _certain(made)
         try:

@@ -172,7 +172,7 @@ def _judge(
         has = counted(len(leaderless), "topic has", "topics have")
         found.append(f"{has} jobs that are due, and a shard without a leader: wheelq doctor names them")
     if away:
-        found.append(f"{counted(away, 'shard')} cannot be reached: a master of the cluster is away")
+        found.append(f"{counted(away, 'shard has', 'shards have')} not answered: is a master of the cluster away?")
     if topics.unreadable:
         found.append(f"{counted(len(topics.unreadable), 'topic')} cannot be read: wheelq doctor says why")
     return Readiness(
