@@ -348,9 +348,10 @@ async def test_so_may_one_whose_job_is_there_already_and_one_whose_topic_is_full
 
 async def test_a_refused_request_leaves_the_answer_of_the_same_one_that_got_through(http: Http) -> None:
     """Else a third one would make the job again."""
-    answers = http.service.answers  # type: ignore[attr-defined]
+    answers, made = http.service.answers, list[str | None]()  # type: ignore[attr-defined]
 
     async def through(id: str | None, known: Any) -> dict[str, Any]:
+        made.append(id)
         return {"id": id}
 
     async def refused(id: str | None, known: Any) -> dict[str, Any]:
@@ -360,6 +361,7 @@ async def test_a_refused_request_leaves_the_answer_of_the_same_one_that_got_thro
     with pytest.raises(TopicFull):
         await answers.once("caller", "key", b"request", "first", refused)
     assert await answers.once("caller", "key", b"request", "third", through) == {"id": "first"}
+    assert made == ["first"]
 
 
 @pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])
