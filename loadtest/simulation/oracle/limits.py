@@ -12,6 +12,8 @@ from loadtest.simulation.plan import PAUSES
 
 BURST_S, MOST_SHARDS = 0.1, 4
 CHANGES = ("configure", "share-limits")
+STARTED_S = 4.0
+"""From then on the settings of the plan are in force, unless they were changed before."""
 Span = tuple[float, float]
 
 
@@ -94,7 +96,8 @@ def in_force(
     changes = [one for one in seen.ledger.calls if one.step.kind in CHANGES and name in one.step.args["change"]]
     changes = sorted((one for one in changes if one.topic == topic), key=lambda one: one.sent)
     steps = [since for since, _, _ in seen.ledger.clock[1:]]
-    values = [(4.0, float(settings.get(name, 0)))]
+    begins = min([STARTED_S, *(one.sent for one in changes)]) if perhaps else STARTED_S
+    values = [(begins, float(settings.get(name, 0)))]
     values += [(one.sent if perhaps else one.answered, float(one.step.args["change"][name])) for one in changes]
     ends = [*(one.answered if perhaps else one.sent for one in changes), float("inf")]
     has_crossed = any(one.answered > other.sent for one, other in pairwise(changes))
