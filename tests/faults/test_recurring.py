@@ -240,6 +240,18 @@ async def test_an_occurrence_that_was_a_job_before_the_outage_does_not_run_after
     assert list(place.waiting().values()) == (waiting if grace_ms > 1_000 else [])
 
 
+async def test_an_occurrence_that_was_moved_is_not_too_late(place: Place) -> None:
+    due = place.now_ms - 2 * HOUR_MS - 10_000
+    place.put(due, start_ms=due, grace_ms=1_000)
+    entry = place.plain.send(calls.read_one(place.keys, NAME)).entry
+    assert entry
+    state = entry.state.made(due, due + HOUR_MS)
+    jobs = [(occurrence_id(NAME, due), str(place.now_ms + HOUR_MS))]
+    assert place.plain.send(calls.make(place.keys, NAME, entry.state, state, due + HOUR_MS, jobs, None))
+    await place.maker().step()
+    assert place.waiting() == {occurrence_id(NAME, due): place.now_ms + HOUR_MS}
+
+
 async def test_the_log_tells_of_missed_occurrences_when_they_are_made(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

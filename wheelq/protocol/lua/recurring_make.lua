@@ -2,14 +2,13 @@
 -- uses: clock, head, stamp, stored, score, entry, tell, hint, horizon, hint_due, count
 -- KEYS: 1 recurring, 2 occurrences, 3 delayed, 4 jobs, 5 horizon, 6 news, 7 counts
 -- ARGV: 1 near channel, 2 name, 3 the state that the caller saw, 4 the new state, 5 when to look again ("" = never),
---       6 id of an earlier occurrence that the last of these replaces, or that replaces it; without any of these, it is
---       too late to run ("" = none),
---       then for each occurrence: id, due (see clock)
+--       6 id of an earlier occurrence ("" = none), then for each occurrence: id, due (see clock)
 -- Returns: 1 done; 0 the state is no longer the one that was seen, and nothing was done.
 -- Atomic, so that each occurrence is made once: a second node, one that was frozen and wakes up, or a repeated call finds
 -- another state. The earlier occurrence is taken back if it still waits. If it was promoted after the last of these was
--- due, it has run, or will run, in place of that one. A job that already has the id is left alone. The revision of the
--- recurring job is the life of its occurrences, so one that is taken back and made again is another job.
+-- due, it has run, or will run, in place of that one. Without any of these all were too late, and so is the earlier one,
+-- unless somebody has moved it to a later time. A job that already has the id is left alone. The revision of the recurring
+-- job is the life of its occurrences, so one that is taken back and made again is another job.
 local recurring, occurrences, delayed, jobs, horizon, news = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local near, name, before, after = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local look_ms, earlier, created, withdrawn = ARGV[5], ARGV[6], 0, 0
@@ -20,7 +19,8 @@ if not stored or state_of(stored) ~= before then return 0 end
 local function stands_in(id, due)
   local pointer = redis.call('HGET', jobs, id)
   if pointer and is_entry(pointer) then return tonumber(string.match(pointer, '^%d+')) >= due end
-  if redis.call('ZREM', delayed, id) == 1 then
+  local is_moved = #ARGV == 6 and (due_of(redis.call('ZSCORE', delayed, id)) or 0) > now_ms()
+  if not is_moved and redis.call('ZREM', delayed, id) == 1 then
     redis.call('HDEL', jobs, id)
     tell_ended(news, {id})
     withdrawn = 1
