@@ -243,26 +243,21 @@ async def test_threads_limit_plain_handlers_beside_async_ones_that_are_found_lat
         await until(lambda: len(plain.done) == 9)
 
 
-async def test_an_async_handler_that_comes_later_gets_the_places_that_the_threads_leave(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated
+async def test_an_async_handler_that_is_registered_at_work_gets_the_places_that_the_threads_leave(
+    worker: Worker, aclient: AsyncClient, topic: str, gated: Gated, plain: PlainGated
 ) -> None:
-    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
-    worker, found = Worker.connect(url, settings=few), list[str]()
+    """Until then all handlers were plain, and the worker had no more places than threads."""
     worker.handler(topic)(plain.run_as("plain"))
-
-    async def find() -> list[str]:
-        return found
-
-    worker.handler_for_each(find)(gated.run)
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(2)])
-    await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(12)])
+    threads, places = worker._settings.threads, worker._settings.concurrency
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(threads)])
+    await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(places)])
     async with running(worker):
-        await until(lambda: plain.running["plain"] == 2)
-        found.append(f"{topic}-async")
-        await until(lambda: gated.running == 4)
+        await until(lambda: plain.running["plain"] == threads)
+        worker.handler(f"{topic}-async")(gated.run)
+        await until(lambda: gated.running == places - threads)
         gated.may_end.set()
         plain.may_end.set()
-        await until(lambda: len(plain.done) == 2 and len(gated.done) == 12)
+        await until(lambda: len(plain.done) == threads and len(gated.done) == places)
 
 
 async def test_other_workers_take_the_jobs_of_a_full_handler(

@@ -18,7 +18,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self, get_args
 
 from wheelq import logs, reminders
@@ -36,6 +35,7 @@ from wheelq.worker.delivery.parts import WorkerParts
 from wheelq.worker.delivery.progress import ProgressWriter
 from wheelq.worker.delivery.running import Running
 from wheelq.worker.handlers.decorators import WorkerDecorators
+from wheelq.worker.handlers.handler import Handler, Run
 from wheelq.worker.handlers.threads import Threads
 from wheelq.worker.lanes.lane import Lanes
 from wheelq.worker.upkeep.heartbeat import Heartbeat
@@ -249,8 +249,14 @@ class Worker(WorkerDecorators):
                 await carrier.idle(CARRY_S)
 
     def _bind(self) -> None:
+        self._lanes.bind(self._bound)
+
+    def _bound(self, handler: Handler) -> Run:
+        """Returns the call of a handler. A plain one for batches gets threads besides those of the others."""
         assert self._threads is not None
-        self._lanes.bind(partial(self._hooks.around, threads=self._threads))
+        if handler.batch is not None and handler.has_thread:
+            self._threads.add(handler.batch.concurrency)
+        return self._hooks.around(handler, self._threads)
 
     async def _begin(self) -> None:
         await check_server(self._transport)

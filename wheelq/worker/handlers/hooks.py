@@ -142,8 +142,6 @@ class Hooks:
 
     def around(self, handler: Handler, threads: Threads) -> Run:
         """Returns the call of a handler, single or batch, with all middleware around it, the worker's own outermost."""
-        if handler.batch is not None and handler.has_thread:
-            threads.add(handler.batch.concurrency)  # batches take no thread from the single handlers
         run = handler.bind(threads.run)
         of_router = [hook for theirs, inner in self.of_routers if handler.topic in theirs for hook in inner.middleware]
         hooks = [*self.middleware, *of_router]
