@@ -222,6 +222,17 @@ async def test_a_limited_handler_has_no_more_places_than_are_free_in_the_pool(ga
     assert places.spare == 3
 
 
+async def test_what_an_ordered_handler_with_a_limit_takes_the_pool_reserves(gate: Gate) -> None:
+    """And gets back: it had reserved nothing, and had more places than it has after each turn."""
+    limited, pool = limited_to(2, gate, concurrency=3)
+    all_places = shared(pool, 3)
+    places = LimitedPlaces(limited, all_places, WorkerSettings(concurrency=2), SystemClock())
+    assert await in_time(places.take_for_other()) == 2
+    assert (places.spare, all_places.spare) == (0, 1)
+    places.give_back(2)
+    assert (places.spare, all_places.spare) == (2, 3)
+
+
 async def test_what_a_limited_handler_is_lent_the_pool_lends(gate: Gate) -> None:
     limited, pool = limited_to(2, gate, concurrency=3)
     all_places = shared(pool, 3)
