@@ -91,6 +91,7 @@ def _state_of(topics: Topics, job: Receipt[Any], partition_key: str | None) -> O
 _TOO_LATE = "dropped because it was too late (expires, misfire)"
 UNKNOWN = f"is not known: never scheduled, cancelled, {_TOO_LATE}, or no longer kept"
 GONE = f"is gone: cancelled, {_TOO_LATE}, or done by a worker that keeps no results"
+UNKEPT = "is done in this group, which keeps its result no longer"
 LONGEST_WAIT = 1e9
 """Seconds, beyond which any timeout is the same."""
 LOOK_AGAIN = 3.0
@@ -143,8 +144,8 @@ def wait_for(
             raise JobNotFound(topic, id, GONE)
         one = _end_in(info, group)
         if one is not None:
-            if group is not None and one.finished_ms is None:  # it has ended there, and its end is no longer kept
-                raise JobNotFound(topic, id, GONE)
+            if group is not None and one.finished_ms is None:
+                raise JobNotFound(topic, id, UNKEPT)
             return one.result
         left = LOOK_AGAIN if ends_at is None else min(LOOK_AGAIN, ends_at - clock.monotonic())
         if left <= 0 and timeout is not None:

@@ -67,9 +67,12 @@ class StandbyRules:
         A hint of any job (`ANY_MS`) comes if no horizon is in force: its due time is not known, and perhaps nobody
         leads. Returns whether to look earlier than before.
         """
-        before, freed_by_ms = self.look_at, now_ms + self._beat_ms
-        due = ((job, now_ms if due_ms == calls.ANY_MS else due_ms) for job, due_ms in jobs)
-        self.look_by(min(freed_by_ms if job.startswith(calls.KEY_MARK) else at + self._hedge_ms for job, at in due))
+        before = self.look_at
+        for job, due_ms in jobs:
+            if job.startswith(calls.KEY_MARK):
+                self.look_by(now_ms + self._beat_ms)
+            else:
+                self.look_by((now_ms if due_ms == calls.ANY_MS else due_ms) + self._hedge_ms)
         return self.look_at < before
 
     def look_by(self, at_ms: float) -> None:

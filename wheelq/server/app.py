@@ -99,8 +99,8 @@ async def _gone(request: Request, error: Exception) -> Response:
 def _route_of(app: FastAPI, scope: Mapping[str, Any]) -> str | None:
     """Returns the path template of the route for a request; None if there is none."""
     path, method = scope["path"], scope["method"]
-    found = [r for r in app.router.routes if isinstance(r, APIRoute) and r.path_regex.match(path)]
-    return next((r.path for r in [*(r for r in found if method in (r.methods or ())), *found]), None)
+    found = [one for one in app.router.routes if isinstance(one, APIRoute) and one.path_regex.match(path)]
+    return max(found, key=lambda route: method in (route.methods or ())).path if found else None
 
 
 def _response(base_path: str, path: str, problem: Problem) -> Response:

@@ -69,6 +69,7 @@ NOTHING_DUE = Kind(200, "nothing-due", "No task of this topic is due")
 NOT_DUE = Kind(200, "not-due", "The task is not due yet")
 NO_TASK = Kind(200, "no-task", "There is no such task, or it was pulled long ago")
 
+_AWAY = 1302
 _CODES: dict[Kind, tuple[int, str]] = {
     problems.INVALID: (1001, "参数错误"),
     problems.BAD_REQUEST: (1002, "请求体无法解析"),
@@ -84,10 +85,10 @@ _CODES: dict[Kind, tuple[int, str]] = {
     NO_TASK: (1203, "任务不存在"),
     problems.TOO_MANY: (1301, "请求过于频繁"),
     problems.TOPIC_FULL: (1301, "主题已满"),
-    problems.OVERLOADED: (1302, "服务繁忙"),
-    problems.UNAVAILABLE: (1302, "服务不可用"),
-    problems.REFUSED: (1302, "服务不可用"),
-    problems.BEING_REMOVED: (1302, "主题正在删除"),
+    problems.OVERLOADED: (_AWAY, "服务繁忙"),
+    problems.UNAVAILABLE: (_AWAY, "服务不可用"),
+    problems.REFUSED: (_AWAY, "服务不可用"),
+    problems.BEING_REMOVED: (_AWAY, "主题正在删除"),
     problems.OUTCOME_UNKNOWN: (1303, "结果未知"),
     problems.NOT_CONFIRMED: (1303, "结果未知"),
 }
@@ -110,7 +111,8 @@ def failure(problem: Problem) -> Response:
     told = problem.response()
     headers = {name: told.headers[name] for name in ("retry-after", "allow", "connection") if name in told.headers}
     status = problem.kind.status if code >= _PASSES or is_path else 200
-    status = 503 if problem.kind is problems.BEING_REMOVED else status
+    if code == _AWAY:
+        status = problems.UNAVAILABLE.status
     return Response(to_json(body), status, headers, "application/json")
 
 

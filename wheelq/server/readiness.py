@@ -117,15 +117,17 @@ class ReadinessCheck:
 
         Raises: ServerError or TimeoutError, if there is no answer at all.
         """
+        if not calls:
+            return []
         asked = [asyncio.create_task(self._transport.send(call)) for call in calls]
         try:
-            await asyncio.wait(asked, timeout=ANSWER_S) if asked else None
+            await asyncio.wait(asked, timeout=ANSWER_S)
         finally:
             for one in asked:
                 one.cancel()
         found = await asyncio.gather(*asked, return_exceptions=True)
         failed = [one for one in found if isinstance(one, BaseException)]
-        if failed and len(failed) == len(found):
+        if len(failed) == len(found):
             raise failed[0] if isinstance(failed[0], ServerError) else TimeoutError
         return found
 

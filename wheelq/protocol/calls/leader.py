@@ -20,7 +20,7 @@ GOING = "going"
 
 KEY_MARK = "\x1f"
 """In a hint, and so in a leader's wheel, a partition key stands behind this mark, where others have a member."""
-ANY_MS = 9007199254740992
+ANY_MS = 2**53
 """In place of a due time, in the hint that there may be a job that no leader knows of."""
 MOST_KEYS = 100
 """The most keys that one sweep serves because of hints."""
