@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.lua.shard import RECORD, Shard
 from tests.lua.test_state import conclude, look
 from wheelq.protocol import scripts
-from wheelq.protocol.calls import state
+from wheelq.protocol.calls import bundles, state
 
 lupa = pytest.importorskip("lupa.lua51", reason="lupa is not installed")
 
@@ -93,7 +93,7 @@ def packed(*fields: bytes) -> bytes:
 @given(BYTES)
 def test_the_fields_of_any_bytes_come_to_an_end(stored: bytes) -> None:
     """In Lua, and in Python, which finds the same ones."""
-    assert whole(stored) == list(state._fields(stored))
+    assert whole(stored) == bundles.unpacked(stored)
 
 
 @given(st.lists(st.binary(max_size=20)))

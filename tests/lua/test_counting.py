@@ -10,6 +10,7 @@ from tests.lua.shard import HOUR_MS, KEEPS_NOTHING, LEASE_MS, RECORD, TERMS, Sha
 from tests.records import OTHER
 from wheelq import Client, InvalidInput, Settings, TopicMinute, TopicNotFound
 from wheelq.model.topic import Topic
+from wheelq.protocol.call import command
 from wheelq.protocol.calls import counts, leader, leases, order, producer, removal, state, worker
 from wheelq.protocol.calls.leases import LeaseId
 from wheelq.protocol.calls.worker import Burial
@@ -21,7 +22,7 @@ MINUTE_MS = counts.MINUTE_MS
 
 def counted(shard: Shard) -> dict[str, int]:
     """What the shard has counted; a group's field as "outcome group"."""
-    found = shard.send(counts.counted(shard.keys))
+    found = shard.send(command("HGETALL", shard.keys.counts, read=counts.read_counted))
     return {f"{outcome} {group}".rstrip(): number for (outcome, group), number in found.items()}
 
 

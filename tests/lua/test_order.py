@@ -181,9 +181,9 @@ def test_the_bell_rings_for_what_is_new(shard: Shard) -> None:
     ready(shard, "a")
     hold(shard, "w1")
     last_id = shard.send(order.read_held(shard.keys, "g", "w1", 1)).last_id
-    assert not shard.send(order.wake(shard.keys, last_id, 1))
+    assert not shard.send(worker.listen([(shard.keys, last_id)], 1))
     shard.schedule(("b", shard.now_ms()))
-    assert shard.send(order.wake(shard.keys, last_id, 5_000))
+    assert shard.send(worker.listen([(shard.keys, last_id)], 5_000)) == [0]
     assert shard.send(order.read_held(shard.keys, "g", "w1", 1)).entries[0].id == "b"
 
 

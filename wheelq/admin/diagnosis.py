@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
+from wheelq.admin.figures import number
 from wheelq.base.plural import counted
 from wheelq.model.durations import span
 from wheelq.transport.startup import is_too_old
@@ -122,12 +123,6 @@ class JobFacts:
 
 
 ok, warning, problem = (partial(Finding, level) for level in Level)
-
-
-def number(values: Mapping[str, str], name: str) -> int:
-    """Returns a number among the facts; 0 if it is missing or not a number."""
-    text = values.get(name, "0")
-    return int(text) if text.isdecimal() else 0
 
 
 def diagnose(server: ServerFacts, jobs: JobFacts) -> list[Finding]:

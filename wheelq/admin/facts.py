@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from wheelq.admin.diagnosis import CHANNELS, Finding, JobFacts, ServerFacts, diagnose, diagnose_server
-from wheelq.admin.figures import Fleet, Parts, by_slot, fleet, recurring_times
+from wheelq.admin.figures import Fleet, Parts, all_allowed, by_slot, fleet, recurring_times
 from wheelq.base.clock import Clock, ServerClock
 from wheelq.errors import GroupNotFound, NotPermitted, Refused, ServerBusy, ServerTooOld, WritesRefused
 from wheelq.producer.operation import Do, Operation, Step, ask, ask_all
-from wheelq.protocol.call import Call
 from wheelq.protocol.calls import access, heartbeats, notes, removal
 from wheelq.protocol.calls.server import (
     config,
@@ -72,8 +71,8 @@ def server_facts(
             refused[name] = str(error)
     refused |= yield from _refused_channels(keys, partial(transport.try_to_listen, keys.shard("none", 0).near))
     writes_refused = yield from _writes_refused(keys)
-    reported = yield from _all_allowed(info(section) for section in INFO_SECTIONS)  # Redis 6.2 takes a single section
-    configuration = yield from _all_allowed(config(name) for name in CONFIGURATION)
+    reported = yield from all_allowed(info(section) for section in INFO_SECTIONS)  # Redis 6.2 takes a single section
+    configuration = yield from all_allowed(config(name) for name in CONFIGURATION)
     about_clock = server_clock.skew_ms, server_clock.error_ms
     return ServerFacts(reported or {}, configuration, tuple(missing), refused, writes_refused, *about_clock, replicas)
 
@@ -157,17 +156,6 @@ def _writes_refused(keys: Keys) -> Operation[str]:
     except Refused as error:
         return str(error)
     return ""
-
-
-def _all_allowed(calls: Iterable[Call[dict[str, str]]]) -> Operation[dict[str, str] | None]:
-    """Asks one by one; returns all answers in one, or None if the command is denied or does not exist."""
-    found: dict[str, str] = {}
-    try:
-        for call in calls:
-            found |= yield from ask(call)
-    except Refused:
-        return None
-    return found
 
 
 def other_prefixes(keys: Keys, *, thoroughly: bool) -> Operation[tuple[str, ...]]:

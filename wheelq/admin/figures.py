@@ -11,7 +11,7 @@ with the number of shards and groups, never with that of jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -22,6 +22,7 @@ from wheelq.base.plural import counted
 from wheelq.errors import Refused
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.operation import Operation, ask, ask_all
+from wheelq.protocol.call import Call
 from wheelq.protocol.calls import heartbeats, recurring, registry, shard_counts
 from wheelq.protocol.calls.registry import RegisteredTopics
 from wheelq.protocol.calls.server import server_time_us
@@ -278,9 +279,22 @@ class Flow:
             lateness,
         )
 
-    def rate(self, count: int) -> float | None:
-        """Returns `count` as a rate per second; None if there is only one reading yet."""
-        return count / self.seconds if self.seconds else None
+
+def all_allowed(calls: Iterable[Call[dict[str, str]]]) -> Operation[dict[str, str] | None]:
+    """Asks one by one; returns all answers in one, or None if the command is denied or does not exist."""
+    found: dict[str, str] = {}
+    try:
+        for call in calls:
+            found |= yield from ask(call)
+    except Refused:
+        return None
+    return found
+
+
+def number(values: Mapping[str, str], name: str) -> int:
+    """Returns a number among what a server reports; 0 if it is missing or not a number."""
+    text = values.get(name, "0")
+    return int(text) if text.isdecimal() else 0
 
 
 def grown(before: Sequence[P], after: Sequence[P], figure: str) -> dict[str, int]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from wheelq.admin.figures import ASKS_ALWAYS, Fleet, Parts, by_slot, fleet, recurring_times
+from wheelq.admin.figures import ASKS_ALWAYS, Fleet, Parts, all_allowed, by_slot, fleet, number, recurring_times
 from wheelq.base.clock import Clock
 from wheelq.base.fresh import Fresh
 from wheelq.base.metrics import BOUNDS, Measured
-from wheelq.errors import Refused, ServerError
+from wheelq.errors import ServerError
 from wheelq.model.topic import TopicInfo
 from wheelq.producer.driver import AsyncDriver
 from wheelq.producer.operation import Operation, ask
@@ -67,18 +67,8 @@ def _read_all(keys: Keys, parts: Parts, known: RegisteredTopics | None) -> Opera
         found,
         histograms=(yield from ask(histograms(keys))),
         recurring=(yield from recurring_times(keys, found)),
-        info=(yield from _info()),
+        info=(yield from all_allowed(info(section) for section in ("server", "memory"))) or {},
     )
-
-
-def _info() -> Operation[Mapping[str, str]]:
-    found: dict[str, str] = {}
-    try:
-        for section in ("server", "memory"):  # one by one: Redis 6.2 takes a single section
-            found |= yield from ask(info(section))
-    except Refused:
-        pass
-    return found
 
 
 STATES = ("waiting", "ready", "running", "retrying", "dead")
@@ -264,17 +254,13 @@ def _couriers(page: list[str], fleet: Fleet) -> None:
 
 
 def _server(page: list[str], fleet: Fleet) -> None:
-    used, limit = _figure(fleet, "used_memory"), _figure(fleet, "maxmemory") or _figure(fleet, "total_system_memory")
+    used, most, has = (number(fleet.info, name) for name in ("used_memory", "maxmemory", "total_system_memory"))
+    limit = most or has
     text = "Memory in use, as a share of maxmemory, else of the machine's; of one master of a cluster."
     gauge(page, "wheelq_redis_memory_ratio", text, [("", round(used / limit, 6))] if limit else [])
     policy = fleet.info.get("maxmemory_policy")
     text = "1 if the server throws keys away when memory runs short; of one master of a cluster."
     gauge(page, "wheelq_redis_evicts", text, [("", float(policy != "noeviction"))] if policy else [])
-
-
-def _figure(fleet: Fleet, name: str) -> int:
-    text = fleet.info.get(name, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _histograms(page: list[str], fleet: Fleet, topics: Collection[str]) -> None:

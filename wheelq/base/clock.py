@@ -191,7 +191,9 @@ class Timed(Protocol):
     """A reply that carries the server's time."""
 
     @property
-    def server_us(self) -> int: ...
+    def server_us(self) -> int:
+        """The server's clock, in microseconds since the Unix epoch."""
+        ...
 
 
 Reply = TypeVar("Reply", bound="int | Timed")

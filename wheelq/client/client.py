@@ -41,7 +41,7 @@ from wheelq.producer.fallback import Fallback
 from wheelq.producer.groups import Groups
 from wheelq.producer.history import Rerun, history, rerun
 from wheelq.producer.jobs import Jobs, meant, wait_for
-from wheelq.producer.listing import Browse, Listing
+from wheelq.producer.listing import Listing
 from wheelq.producer.operation import Operation
 from wheelq.producer.outbox.courier import Courier
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
@@ -93,7 +93,6 @@ class Client:
         self._clock = clock or SystemClock()
         self._topics = Topics(self._keys, topic_settings or TopicSettings(), self._settings.topics_ttl_ms, self._clock)
         self._groups = Groups(self._topics, self._keys, self._settings.topics_ttl_ms, self._clock)
-        self._browse = Browse(self._topics)
         self._listing = Listing(self._topics)
         self._bulk = Bulk(self._topics, self._settings.max_delay_ms, self._clock)
         self._jobs = Jobs(self._topics, self._settings.max_delay_ms, self._clock)
@@ -369,7 +368,7 @@ class Client:
         For the next page pass the same arguments and the page's `cursor`. A job that waits all the time is listed
         exactly once. Raises: TopicNotFound, InvalidInput.
         """
-        return self._driver.run(self._browse.waiting(topic, due_from, due_to, limit, cursor))
+        return self._driver.run(self._listing.waiting(topic, due_from, due_to, limit, cursor))
 
     def count_due(self, topic: str, *, since: datetime | None = None, until: datetime | None = None) -> int:
         """Returns how many jobs wait from `since` to before `until`, also for a retry. Cheap for any number of jobs.

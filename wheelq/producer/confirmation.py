@@ -38,7 +38,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from wheelq.errors import InvalidInput, NotReplicated, OutcomeUnknown, Refused, ServerError, ServerTooOld, WheelqError
 from wheelq.producer.operation import Operation, Step, Stream, ask
-from wheelq.protocol.call import Call, command, scripted, together
+from wheelq.protocol.call import Call, as_it_is, command, scripted, together
 from wheelq.protocol.calls.registry import VERSION_FIELD
 from wheelq.settings import ClientSettings, Durability
 
@@ -101,7 +101,7 @@ class Confirmation(Generic[T]):
 
     def topic(self, call: Call[U], topics: str) -> Call[U]:
         """Returns a call that changes a topic, with a WAIT after it; `topics` is the key that holds the topic."""
-        return self._one(call, command("HINCRBY", topics, VERSION_FIELD, 0, read=_as_is, key=topics))
+        return self._one(call, command("HINCRBY", topics, VERSION_FIELD, 0, read=as_it_is, key=topics))
 
     def fence(self, call: Call[U], delayed: str) -> Call[U]:
         """Returns a call that changes a shard's terms, with a WAIT after it; `delayed` is its sorted set."""
@@ -157,7 +157,7 @@ class Confirmation(Generic[T]):
         return self._confirmed([call], mark, read)
 
     def _behind(self, calls: Sequence[Call[T]]) -> Call[list[T | ServerError]]:
-        return self._confirmed(calls, _mark(calls[0].keys[0]), _as_is)
+        return self._confirmed(calls, _mark(calls[0].keys[0]), as_it_is)
 
     def _confirmed(
         self, calls: Sequence[Call[U]], mark: Call[Any], then: Callable[[list[U | ServerError]], V]
@@ -185,8 +185,8 @@ class Confirmation(Generic[T]):
 
     def _wait(self, replicas: int, timeout_ms: int) -> Call[Any]:
         if self.durability == "replicated":
-            return command("WAIT", replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
-        return command("WAITAOF", 1, replicas, timeout_ms, read=_as_is, wait_ms=timeout_ms)
+            return command("WAIT", replicas, timeout_ms, read=as_it_is, wait_ms=timeout_ms)
+        return command("WAITAOF", 1, replicas, timeout_ms, read=as_it_is, wait_ms=timeout_ms)
 
 
 class Confirmer:
@@ -231,7 +231,3 @@ def confirmation(durability: Durability | None, settings: ClientSettings) -> Con
 def _mark(delayed: str) -> Call[int]:
     """A write that changes nothing, in the shard of this key."""
     return scripted("mark", (delayed,), (), int)
-
-
-def _as_is(reply: Any) -> Any:
-    return reply

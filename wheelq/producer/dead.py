@@ -11,7 +11,8 @@ come next in the order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from wheelq.model.checks import check_flag, check_limit, check_most
 from wheelq.model.dead import DeadFilter, DeadJob, DeadPage, Position, Replayed, ReplayOutcome, check_rate
@@ -21,7 +22,11 @@ from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
 from wheelq.protocol.calls import draining
 from wheelq.protocol.calls.dead import DeadRange, DeadSummary, FoundDead
+from wheelq.protocol.calls.state import Score
 from wheelq.protocol.keys import ShardKeys
+
+P = TypeVar("P", Score, Position)
+J = TypeVar("J")
 
 ANY = DeadFilter()
 Summaries = list[DeadSummary]  # in the class below, `list` is an operation
@@ -171,14 +176,24 @@ def rest(where: DeadFilter, after: Position | None, shard: int, newest_first: bo
 
 def page(parts: Sequence[FoundDead], limit: int, newest_first: bool) -> DeadPage:
     """Returns the first jobs found, up to where all shards have looked."""
-    found = [(Position.parse(job.dead_id), job) for part in parts for job, _ in part.jobs]
-    found.sort(key=lambda item: item[0], reverse=newest_first)
-    edges = [part.looked_to for part in parts if part.looked_to is not None]
-    edge = (max(edges) if newest_first else min(edges)) if edges else None
-    if edge is not None:
-        found = [item for item in found if (item[0] >= edge if newest_first else item[0] <= edge)]
+    jobs = [[(Position.parse(job.dead_id), job) for job, _ in part.jobs] for part in parts]
+    found, edge = merged(jobs, [part.looked_to for part in parts], newest_first=newest_first)
     cursor = found[limit - 1][0] if len(found) > limit else edge
     return DeadPage([job for _, job in found[:limit]], None if cursor is None else str(cursor))
+
+
+def merged(
+    jobs: Sequence[Sequence[tuple[P, J]]], looked_to: Sequence[P | None], *, newest_first: bool
+) -> tuple[list[tuple[P, J]], P | None]:
+    """Returns the jobs of all shards with their places, in order, up to where all shards have looked."""
+    first: Callable[..., P] = max if newest_first else min
+    edges = [place for place in looked_to if place is not None]
+    edge = first(edges) if edges else None
+    found = [item for part in jobs for item in part]
+    if edge is not None:
+        found = [item for item in found if (item[0] >= edge if newest_first else item[0] <= edge)]
+    found.sort(key=lambda item: item[0], reverse=newest_first)
+    return found, edge
 
 
 def _beyond(span: DeadRange, now_ms: int, looked_to: Position | None) -> DeadRange | None:

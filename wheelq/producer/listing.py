@@ -1,4 +1,4 @@
-"""Pages of a topic's jobs over all its shards: `Listing` by state, `Browse` those that wait, in order of due time.
+"""Pages of a topic's jobs over all its shards: `Listing`, by state, or of those that wait, in order of due time.
 
 Each shard is asked for its next jobs, and looks at a bounded number. A page ends where a shard stopped looking, because
 that shard's next job may come next in the order. So no call takes long, and no job is left out.
@@ -7,14 +7,13 @@ that shard's next job may come next in the order. So no call takes long, and no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from wheelq.errors import InvalidInput
 from wheelq.model.checks import check_id, check_limit, moment_ms
-from wheelq.model.dead import DeadFilter, Position
+from wheelq.model.dead import DeadFilter, DeadJob, Position
 from wheelq.model.job import WaitingJob, WaitingPage
 from wheelq.model.state import JobPage, JobState, ListedJob
 from wheelq.producer import dead as dead_jobs
@@ -38,11 +37,9 @@ _END = 1e15
 """A score above all possible ones."""
 _PLACE = re.compile(r"(-?[0-9]{1,14}\.[0-9]{2})~((?:[0-9a-f]{2}){1,600})")
 
-P = TypeVar("P", Score, Position)
-
 
 class Listing:
-    """Pages of jobs in one state. All methods raise TopicNotFound and InvalidInput."""
+    """Pages of jobs. All methods raise TopicNotFound and InvalidInput."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -87,6 +84,25 @@ class Listing:
                 break
         return JobPage(jobs, cursor)
 
+    def waiting(
+        self, topic: str, due_from: datetime | None, due_to: datetime | None, limit: int, cursor: str | None
+    ) -> Operation[WaitingPage]:
+        """Returns one page of those that wait, in order of due time. Each shard is asked for a whole page."""
+        check_limit(limit)
+        from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
+        begin = Score((from_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
+        bands = DueRange.of(from_ms, to_ms).bands(begin.score)
+        shards = yield from self._topics.shards(topic)
+        asked = [
+            producer.waiting(keys, band.since, band.until, begin.member, limit) for keys in shards for band in bands
+        ]
+        parts = yield from ask_all(asked)
+        found = [(Score(unheld(job.score), raw_member(job.member)), job) for part in parts for job in part]
+        found.sort(key=lambda item: item[0])
+        page = found[:limit]
+        jobs = [WaitingJob(job.id, job.due_ms, job.group) for _, job in page]
+        return WaitingPage(jobs, _cursor(page[-1][0]) if len(page) == limit else None)
+
 
 _Found = tuple[list[tuple[Any, ListedJob]], Any]
 """Jobs with their places, in order, and the place up to which all shards have looked; None at the end."""
@@ -104,13 +120,13 @@ def _due(shards: Sequence[ShardKeys], state: JobState, where: DeadFilter, cursor
     bands = DueRange.of(where.since_ms, where.until_ms).bands(behind.score)
     asked = [(Score(band.since, behind.member), band.until) for band in bands]
     parts = yield from ask_all(calls.due(shard, state, *band) for shard in shards for band in asked)
-    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
+    return dead_jobs.merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=False)
 
 
 def _done(shards: Sequence[ShardKeys], where: DeadFilter, cursor: str | None) -> Operation[_Found]:
     before = Score(_END if where.until_ms is None else where.until_ms, b"") if cursor is None else _score(cursor)
     parts = yield from ask_all(calls.done(shard, before, where.since_ms or 0) for shard in shards)
-    return _merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=True)
+    return dead_jobs.merged([part.jobs for part in parts], [part.looked_to for part in parts], newest_first=True)
 
 
 def _in_stream(
@@ -121,55 +137,22 @@ def _in_stream(
     which = (calls.ready, calls.running) if state is JobState.READY else (calls.running,)
     parts = yield from ask_all(call(shard, *span) for shard, span in spans for call in which)
     jobs = [[one for one in part.jobs if one[1].state is state] for part in parts]
-    return _merged(jobs, [part.looked_to for part in parts], newest_first=False)
+    return dead_jobs.merged(jobs, [part.looked_to for part in parts], newest_first=False)
 
 
 def _dead(shards: Sequence[ShardKeys], where: DeadFilter, cursor: str | None) -> Operation[_Found]:
     after = None if cursor is None else Position.parse(cursor, "cursor")
+    spans = [(shard, dead_jobs.rest(where, after, shard.shard, newest_first=True)) for shard in shards]
     parts = yield from ask_all(
-        dead_calls.find(
-            shard,
-            where,
-            dead_jobs.rest(where, after, shard.shard, newest_first=True),
-            dead_calls.LOOKED_AT,
-            newest_first=True,
-        )
-        for shard in shards
+        dead_calls.find(shard, where, span, dead_calls.LOOKED_AT, newest_first=True) for shard, span in spans
     )
-    jobs = [
-        [
-            (
-                Position.parse(job.dead_id),
-                ListedJob(
-                    job.id,
-                    JobState.DEAD,
-                    job.buried_ms,
-                    job.due_ms,
-                    job.group,
-                    job.attempt,
-                    error=job.error,
-                    dead_id=job.dead_id,
-                ),
-            )
-            for job, _ in part.jobs
-        ]
-        for part in parts
-    ]
-    return _merged(jobs, [part.looked_to for part in parts], newest_first=True)
+    jobs = [[(Position.parse(job.dead_id), _listed(job)) for job, _ in part.jobs] for part in parts]
+    return dead_jobs.merged(jobs, [part.looked_to for part in parts], newest_first=True)
 
 
-def _merged(
-    jobs: Sequence[Sequence[tuple[P, ListedJob]]], looked_to: Sequence[P | None], *, newest_first: bool
-) -> tuple[list[tuple[P, ListedJob]], P | None]:
-    """Returns the jobs of all shards in order, up to where all of them have looked."""
-    first: Callable[..., P] = max if newest_first else min
-    edges = [place for place in looked_to if place is not None]
-    edge = first(edges) if edges else None
-    found = [item for part in jobs for item in part]
-    if edge is not None:
-        found = [item for item in found if (item[0] >= edge if newest_first else item[0] <= edge)]
-    found.sort(key=lambda item: item[0], reverse=newest_first)
-    return found, edge
+def _listed(job: DeadJob) -> ListedJob:
+    found = ListedJob(job.id, JobState.DEAD, job.buried_ms, job.due_ms, job.group, job.attempt)
+    return found._replace(error=job.error, dead_id=job.dead_id)
 
 
 def _page(found: _Found, error: str | None, prefix: str | None, limit: int) -> JobPage:
@@ -197,29 +180,3 @@ def _score(cursor: str) -> Score:
 
 def _cursor(place: Score | Position) -> str:
     return f"{place.score:.2f}~{place.member.hex()}" if isinstance(place, Score) else str(place)
-
-
-@dataclass(frozen=True, slots=True)
-class Browse:
-    """Pages of a topic's waiting jobs."""
-
-    topics: Topics
-
-    def waiting(
-        self, topic: str, due_from: datetime | None, due_to: datetime | None, limit: int, cursor: str | None
-    ) -> Operation[WaitingPage]:
-        """Returns one page. Each shard is asked for a whole page. Raises: TopicNotFound, InvalidInput."""
-        check_limit(limit)
-        from_ms, to_ms = moment_ms(due_from, "due_from"), moment_ms(due_to, "due_to")
-        begin = Score((from_ms or 0) - HALF_MS, b"") if cursor is None else _score(cursor)
-        bands = DueRange.of(from_ms, to_ms).bands(begin.score)
-        shards = yield from self.topics.shards(topic)
-        asked = [
-            producer.waiting(keys, band.since, band.until, begin.member, limit) for keys in shards for band in bands
-        ]
-        parts = yield from ask_all(asked)
-        found = [(Score(unheld(job.score), raw_member(job.member)), job) for part in parts for job in part]
-        found.sort(key=lambda item: item[0])
-        page = found[:limit]
-        jobs = [WaitingJob(job.id, job.due_ms, job.group) for _, job in page]
-        return WaitingPage(jobs, _cursor(page[-1][0]) if len(page) == limit else None)

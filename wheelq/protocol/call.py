@@ -107,6 +107,19 @@ def together(calls: Sequence[Call[Any]], read: Callable[[Sequence[Any | ServerEr
     return Call(first.what, first.keys, first.args, read, wait_ms, first.key, tuple(behind))
 
 
+def answers(calls: Sequence[Call[T]], replies: Sequence[Any | ServerError]) -> list[T]:
+    """Returns the answers to calls that were sent together. Raises: the first error among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
+
+
+def as_it_is(reply: Any) -> Any:
+    """Returns the reply."""
+    return reply
+
+
 def nothing(reply: object) -> None:
     """Ignores the reply."""
     return

@@ -31,6 +31,7 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
+from wheelq.base.clock import Timed
 from wheelq.model.topic import shaping_of
 from wheelq.protocol.call import Call
 from wheelq.protocol.calls import leader as calls
@@ -52,7 +53,7 @@ FEW, WIDEST = 16, 8
 TIDY_CALLS = 10
 """The most calls in a row that tidy a shard; each keeps the server busy for about a millisecond."""
 
-Answer = TypeVar("Answer", bound=calls.LeaderAnswer)
+Answer = TypeVar("Answer", bound=Timed)
 
 
 class Leader:

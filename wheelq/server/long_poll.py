@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,8 +18,6 @@ from wheelq.protocol.calls import leases as calls
 from wheelq.protocol.keys import ShardKeys
 from wheelq.transport import AsyncTransport
 from wheelq.transport.aio import Spares
-
-logger = logging.getLogger("wheelq.server")
 
 BLOCK_MS = 5_000
 PAUSE_S = 0.5

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheelq.errors import NotPrimary, ServerBusy, ServerError
-from wheelq.protocol.call import Call, together
+from wheelq.protocol.call import Call, as_it_is, together
 from wheelq.transport.failures import ScriptUnknown
 
 
@@ -32,7 +32,7 @@ class Chain:
     @property
     def rest(self) -> Call[Any]:
         """Returns the parts that are still to be sent, as one call."""
-        return together([self._parts[place] for place in self._places], _as_it_came)
+        return together([self._parts[place] for place in self._places], as_it_is)
 
     def take(self, replies: Sequence[Any]) -> None:
         """Take the replies to `rest`."""
@@ -64,7 +64,3 @@ class Chain:
         self._places = sorted(behind.union(undone))
         error: ServerError = self.replies[undone[0]]
         return error
-
-
-def _as_it_came(replies: Any) -> Any:
-    return replies

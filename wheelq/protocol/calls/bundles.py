@@ -13,13 +13,14 @@ followers do. It has the numbers of its shard and a version, so one that comes t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheelq.errors import BundleClosed, BundleNotFound, Refused
 from wheelq.model.bundle import BundleState, When
 from wheelq.protocol import codec
-from wheelq.protocol.call import Call, command, scripted, together
+from wheelq.protocol.call import Call, answers, as_it_is, command, scripted, together
 from wheelq.protocol.calls import outgoing
 from wheelq.protocol.calls.outgoing import Follower, Outgoing
 from wheelq.protocol.codec import UnreadableRecord
@@ -30,6 +31,7 @@ LOOKED_AT = 200
 GONE, FULL, OVER = 0, 2, 3
 FLAGS_AT, HAS_PARTS = 8, 1
 """Which byte of a record tells whether its head has parts."""
+_LENGTH = re.compile(rb"(\d{1,19}):")
 
 
 class Totals(NamedTuple):
@@ -176,15 +178,13 @@ def kept(keys: ShardKeys, bundle: str) -> Call[Home | None]:
     """Look a bundle up."""
 
     def read(replies: Sequence[Any]) -> Home | None:
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        found = replies[0] or replies[1]
+        there, done = answers(asked, replies)
+        found = there or done
         return None if found is None else _kept(found[1:])
 
     asked = [
-        command("HGET", keys.bundles, f"={bundle}", read=_as_is, key=keys.bundles),
-        command("HGET", keys.done, f"\x1fbundle\x1f{bundle}", read=_as_is, key=keys.bundles),
+        command("HGET", keys.bundles, f"={bundle}", read=as_it_is, key=keys.bundles),
+        command("HGET", keys.done, f"\x1fbundle\x1f{bundle}", read=as_it_is, key=keys.bundles),
     ]
     return together(asked, read)
 
@@ -219,28 +219,26 @@ def _page(reply: list[Any]) -> tuple[str, int]:
     return reply[0].decode(), reply[1]
 
 
-def _as_is(reply: Any) -> Any:
-    return reply
-
-
 def _packed(parts: Sequence[object]) -> bytes:
     """As `pack` in `lua/lib/done.lua`."""
     raw = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"".join(b"%d:%b" % (len(part), part) for part in raw)
 
 
-def _fields(packed: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(packed):
-        colon = packed.index(b":", at)
-        at = colon + 1 + int(packed[at:colon])
-        found.append(packed[colon + 1 : at])
+def unpacked(packed: bytes) -> list[bytes]:
+    """Returns the fields that `pack` packed (`lua/lib/done.lua`), up to the first that is not whole."""
+    found, at = list[bytes](), 0
+    while length := _LENGTH.match(packed, at):
+        begin, at = length.end(), length.end() + int(length[1])
+        if at > len(packed):
+            break
+        found.append(packed[begin:at])
     return found
 
 
 def _kept(packed: bytes) -> Home:
-    state, when, follower, *rest = _fields(packed)
-    topic, id, due, key, how, record, tag, *_ = _fields(follower)
+    state, when, follower, *rest = unpacked(packed)
+    topic, id, due, key, how, record, tag, *_ = unpacked(follower)
     one = Follower(topic.decode(), id.decode(), due.decode(), key.decode(), how.decode(), record, tag)
     reports = {
         name.decode(): Totals(*map(int, report.split())) if report else None

@@ -34,13 +34,8 @@ HOUR_MS = 3_600_000
 _SEVEN_BITS = 7
 
 
-def counted(keys: ShardKeys) -> Call[dict[tuple[str, str], int]]:
-    """The totals of a shard, by outcome and group; the group is "" for outcomes without a group."""
-    return command("HGETALL", keys.counts, read=read_counted, key=keys.counts)
-
-
 def read_counted(reply: list[bytes]) -> dict[tuple[str, str], int]:
-    """Returns the numbers among the fields of the hash, by outcome and group."""
+    """Returns the totals of a shard, by outcome and group; the group is "" for outcomes without a group."""
     found = {}
     for name, value in zip(reply[::2], reply[1::2], strict=True):
         if value.isdigit():

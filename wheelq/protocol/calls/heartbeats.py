@@ -9,7 +9,7 @@ import msgpack
 
 from wheelq.errors import ServerError
 from wheelq.protocol import registry_codec
-from wheelq.protocol.call import Call, command, nothing, scripted, together
+from wheelq.protocol.call import Call, answers, command, nothing, scripted, together
 from wheelq.protocol.calls.registry import version_of
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
@@ -21,10 +21,10 @@ def beat_node(keys: Keys, node: str, what: Mapping[str, Any]) -> Call[int]:
     A server that is out of memory refuses it, but takes `beat_node_though_full`, which costs it twice the commands.
     """
     written = command("HSET", keys.nodes, node, msgpack.packb(dict(what)), read=nothing, key=keys.nodes)
-    calls = (written, server_time_us(keys.nodes))
+    calls: list[Call[Any]] = [written, server_time_us(keys.nodes)]
 
     def read(replies: Sequence[Any | ServerError]) -> int:
-        _, server_us = _answers(calls, replies)
+        _, server_us = answers(calls, replies)
         return int(server_us)
 
     return together(calls, read)
@@ -69,7 +69,7 @@ def beat_worker(
     calls.append(beats(keys))
 
     def read(replies: Sequence[Any | ServerError]) -> Beats:
-        *before, found = _answers(calls, replies)
+        *before, found = answers(calls, replies)
         return Beats(before[-1] if asks_time else 0, found)
 
     return together(calls, read)
@@ -78,16 +78,9 @@ def beat_worker(
 def beat_worker_though_full(keys: Keys, worker: str, beat: str, report: Mapping[str, Any] | None = None) -> Call[Beats]:
     """The same as `beat_worker`, also while the server is out of memory."""
     packed = b"" if report is None else msgpack.packb(dict(report))
-    calls = (scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, packed), int), beats(keys))
-    return together(calls, lambda replies: Beats(*_answers(calls, replies)))
-
-
-def _answers(calls: Sequence[Call[Any]], replies: Sequence[Any | ServerError]) -> list[Any]:
-    """Returns the answers to calls that were sent together. Raises: the first error among them."""
-    for reply in replies:
-        if isinstance(reply, ServerError):
-            raise reply
-    return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
+    written = scripted("beat_worker", (keys.beats, keys.workers), (worker, beat, packed), int)
+    calls: list[Call[Any]] = [written, beats(keys)]
+    return together(calls, lambda replies: Beats(*answers(calls, replies)))
 
 
 def newcomer(group: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from wheelq.base.metrics import Lateness
 from wheelq.errors import NotLeader
@@ -25,15 +25,6 @@ ANY_MS = 2**53
 MOST_KEYS = 100
 """The most keys that one sweep serves because of hints."""
 _DUE_MS = re.compile("[0-9]{1,16}")
-
-
-class LeaderAnswer(Protocol):
-    """The field that every answer to a leader has."""
-
-    @property
-    def server_us(self) -> int:
-        """The server's clock, in microseconds since the Unix epoch."""
-        ...
 
 
 class Acquired(NamedTuple):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from wheelq.protocol.call import Call, command, scripted
+from wheelq.protocol.call import Call, as_it_is, command, scripted
 from wheelq.protocol.keys import Keys
 
 
 def remember(key: str, note: bytes, ttl_ms: int) -> Call[bytes | None]:
     """Write a note unless one exists. Returns the existing note, or None if this one was written."""
-    return scripted("remember", (key,), (note, ttl_ms), _as_it_is)
+    return scripted("remember", (key,), (note, ttl_ms), as_it_is)
 
 
 def recall(key: str) -> Call[bytes | None]:
     """Read a note; None if it does not exist or has expired."""
-    return command("GET", key, read=_as_it_is, key=key)
+    return command("GET", key, read=as_it_is, key=key)
 
 
 def forget(key: str) -> Call[int]:
@@ -31,7 +29,3 @@ def left_ms(key: str) -> Call[int]:
 def take_ids(keys: Keys, count: int) -> Call[int]:
     """Reserve `count` numeric task ids. Returns the first."""
     return scripted("take_ids", (keys.task_ids,), (count,), int)
-
-
-def _as_it_is(reply: Any) -> bytes | None:
-    return reply  # type: ignore[no-any-return]  # bytes, or nil

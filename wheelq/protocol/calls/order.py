@@ -101,12 +101,6 @@ def read_held(keys: ShardKeys, group: str, consumer: str, count: int) -> Call[He
     return scripted("read_held", (keys.ready, keys.order(group), keys.delayed), (group, consumer, count), read)
 
 
-def wake(keys: ShardKeys, last_id: str, block_ms: int) -> Call[bool]:
-    """Wait up to `block_ms` for an entry after `last_id`, without consuming it."""
-    args: list[Argument] = ["COUNT", 1, "BLOCK", block_ms, "STREAMS", keys.ready, last_id]
-    return command("XREAD", *args, read=bool, wait_ms=block_ms, key=keys.ready)
-
-
 def put_off(
     keys: ShardKeys,
     group: str,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from wheelq.model.state import ATTEMPTS_KEPT, Attempt, GroupInfo, JobInfo, JobSt
 from wheelq.protocol import attempts, codec, scores
 from wheelq.protocol.call import Argument, Call, command, scripted, text
 from wheelq.protocol.calls import outgoing
-from wheelq.protocol.calls.bundles import bundle_of
+from wheelq.protocol.calls.bundles import bundle_of, unpacked
 from wheelq.protocol.calls.outgoing import Conclusion, Follower
 from wheelq.protocol.calls.producer import WaitingMember
 from wheelq.protocol.keys import ShardKeys, member_of
@@ -43,7 +43,7 @@ CALLED_BACK = b"0-0"
 NEWS_MS = 600_000
 """How long a shard announces finished jobs after a client began to wait for one."""
 
-_LENGTH, _ENTRY, _MS = re.compile(rb"(\d{1,19}):"), re.compile(rb"\d{1,20}-\d{1,20}"), re.compile(rb"\d{1,16}")
+_ENTRY, _MS = re.compile(rb"\d{1,20}-\d{1,20}"), re.compile(rb"\d{1,16}")
 
 
 class Concluded(NamedTuple):
@@ -289,7 +289,7 @@ def _kept(packed: bytes) -> tuple[bytes, bytes, bytes, dict[str, GroupInfo]]:
 
     What another program wrote there is left out.
     """
-    fields = list(_fields(packed))
+    fields = unpacked(packed)
     if len(fields) < 3 or not _ENTRY.fullmatch(fields[0]) or not _MS.fullmatch(fields[1]):
         return b"", b"", b"", {}
     first, due, record, *rest = fields
@@ -322,20 +322,10 @@ def kept(packed: bytes) -> tuple[int, dict[str, GroupInfo]]:
 
 def _with_earlier(info: GroupInfo, packed: bytes) -> GroupInfo:
     """Adds the earlier attempts to a finished run, if they belong to it."""
-    fields = list(_fields(packed))
+    fields = unpacked(packed)
     if len(fields) < 6 or fields[5] != b"%d" % (info.finished_ms or 0):  # they belong to an earlier job with this id
         return info
     return replace(info, attempts=(*attempts.unpack(fields[2]), *info.attempts)[-ATTEMPTS_KEPT:])
-
-
-def _fields(packed: bytes) -> Iterator[bytes]:
-    """Yields the fields that `pack` packed (`lua/lib/done.lua`), up to the first that is not whole."""
-    at = 0
-    while found := _LENGTH.match(packed, at):
-        begin, at = found.end(), found.end() + int(found[1])
-        if at > len(packed):
-            return
-        yield packed[begin:at]
 
 
 LOOKED_AT = 500

@@ -91,6 +91,7 @@ def _endpoint(service: Service, place: PagePlace) -> Endpoint:
             finally:
                 if place.is_action:  # something was changed: the next page looks again
                     service.snapshot.forget(entry.topic)
+                    service.due_counts.forget()
             entry.status = response.status_code
             if visit.only_asks or not place.is_action:
                 entry.verb = Verb.READ

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from wheelq.base.clock import Clock
-from wheelq.errors import ServerError
 from wheelq.model.topic import TopicInfo, TopicMinute
-from wheelq.protocol.call import Call, together
+from wheelq.protocol.call import Call, answers, together
 from wheelq.protocol.calls import counts, shard_counts
 from wheelq.protocol.calls.counts import HOUR_MS, MINUTE_MS
 from wheelq.protocol.calls.server import server_time_us
@@ -54,20 +54,13 @@ async def ask_all(transport: AsyncTransport, calls: Sequence[Call[T]]) -> list[T
 
 
 def _batch(calls: Sequence[Call[T]]) -> Call[list[T]]:
-    def read(replies: Sequence[Any | ServerError]) -> list[T]:
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-        return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
-
-    return together(calls, read)
+    return together(calls, partial(answers, calls))
 
 
 @dataclass(frozen=True, slots=True)
 class PastSeries:
     """How many things happened in each of some equal spans of time, the earliest first."""
 
-    span_ms: int
     scheduled: list[int]
     promoted: list[int]
     done: list[int]
@@ -106,16 +99,15 @@ class TopicHistory:
             self._read[key] = until, part
         added: dict[int, TopicMinute] = {}
         for key in wanted:
-            for minute in self._read[key][1] if key in self._read else ():
-                before = added.get(minute.at_ms)
-                added[minute.at_ms] = minute if before is None else before + minute
+            if key in self._read:
+                counts.add_to(added, self._read[key][1])
         return added
 
 
 def series(minutes: dict[int, TopicMinute], now_ms: int, span_ms: int, spans: int) -> PastSeries:
     """Returns these minutes in so many equal spans that end with the last whole minute that is recorded. Pure."""
     end_ms = (now_ms - RECORDED_MS) // MINUTE_MS * MINUTE_MS
-    found = PastSeries(span_ms, *([0] * spans for _ in range(4)))
+    found = PastSeries(*([0] * spans for _ in range(4)))
     for at_ms, minute in minutes.items():
         place = spans - 1 - (end_ms - MINUTE_MS - at_ms) // span_ms
         if 0 <= place < spans:

@@ -29,11 +29,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
-from collections.abc import Sequence as SequenceOf
 from contextlib import asynccontextmanager
 
 from wheelq.errors import GroupNotFound, ServerError
 from wheelq.protocol.calls import order as calls
+from wheelq.protocol.calls.worker import listen
 from wheelq.reminders import REMIND_S, Loop
 from wheelq.worker.delivery.held import Delivery, Regroup, ServedShard
 from wheelq.worker.delivery.limited import LimitedRuns
@@ -69,7 +69,7 @@ class OrderedLane:
         self._new: asyncio.Queue[OrderedShard] = asyncio.Queue()  # shards that `run` has not started yet
         self._loops: set[asyncio.Task[None]] = set()
 
-    async def follow(self, shards: SequenceOf[ServedShard], block_ms: int) -> None:
+    async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Also serve these shards from now on, unless other workers hold them.
 
         A shard that is no longer among them belongs to a paused topic: it stays held, and starts nothing.
@@ -119,7 +119,7 @@ class OrderedLane:
         """When the first failed job runs again."""
         return min((ms for ordered in self._shards.values() if (ms := ordered.next_ms()) is not None), default=None)
 
-    def start(self, deliveries: SequenceOf[Delivery]) -> None:
+    def start(self, deliveries: Sequence[Delivery]) -> None:
         """Never called: `turn` never has room."""
 
     @asynccontextmanager
@@ -205,7 +205,7 @@ class OrderedShard:
         self._given_up: list[Delivery] = []  # held until Redis confirms that they are handed back
         self._asker: str | None = None
         self._asked_at = 0.0
-        self._bell: asyncio.Task[bool] | None = None
+        self._bell: asyncio.Task[list[int]] | None = None
 
     @property
     def is_held(self) -> bool:
@@ -273,7 +273,7 @@ class OrderedShard:
             self._tell_if_stuck()
             await self._pause(left)
         elif not self._state.stopping.is_set():
-            call = calls.wake(self.shard.keys, self._last_id, max(1, int(left * 1000)))
+            call = listen([(self.shard.keys, self._last_id)], max(1, int(left * 1000)))
             self._bell = asyncio.create_task(self._transport.send(call))
             await asyncio.wait([self._bell])
             if not self._bell.cancelled():
