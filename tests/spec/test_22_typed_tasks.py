@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
@@ -364,15 +364,38 @@ def test_a_function_that_yields_is_refused(wheelq: WheelqTest) -> None:
     def every(jobs: list[Job]) -> Any:
         yield from jobs
 
+    class Called:
+        def __call__(self, job: Job) -> Any:
+            yield from each(job)
+
     worker = Worker.connect("redis://127.0.0.1:1")
     for decorate, function in (
+        (worker.handler("orders"), Called()),
+        (worker.task("orders"), Called()),
+        (worker.before, each),
+        (worker.after, Called()),
+        (worker.on_error, every),
         (worker.handler("orders"), each),
         (worker.task("orders"), each),
         (worker.handler_for_each(no_topics), each),
         (worker.batch_handler("orders"), every),
     ):
-        with pytest.raises(InvalidInput, match=r"function: .*(each|every) contains `yield`"):
+        with pytest.raises(InvalidInput, match=r"function: .*(each|every|Called.*) contains `yield`"):
             decorate(function)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_wrapped_function_that_yields_fails(wheelq: WheelqTest, inline: bool) -> None:
+    """Only its result tells that nothing has run."""
+
+    def close(job: Job) -> Any:
+        yield job
+
+    wheelq.worker.handler("orders", inline=inline, retry=Retry(max_attempts=1))(lambda job: close(job))
+    wheelq.client.schedule("orders", delay=1)
+    wheelq.advance(1)
+    reason, error = buried(wheelq, "orders")
+    assert (reason, "returned the generator" in error, "close" in error) == ("failed", True, True)
 
 
 def test_an_object_that_can_be_called_is_a_task_if_its_topic_is_given(wheelq: WheelqTest) -> None:
@@ -467,6 +490,30 @@ def test_only_the_jobs_of_a_batch_that_do_not_fit_are_buried(wheelq: WheelqTest)
     assert buried(wheelq, "lines") == ("payload-mismatch", "payload.price: is missing; Line needs it")
     wheelq.advance(60)
     assert got == [["a", "bad", "c"], ["bad"]]
+    wheelq.assert_nothing_waits()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_with_a_job_that_does_not_fit_runs_behind_a_plain_wrapper(wheelq: WheelqTest, fails: bool) -> None:
+    """The others were done without having run: the coroutine that the wrapper returns was taken for their results."""
+    got: list[str] = []
+
+    async def store(jobs: list[Job[Line]]) -> None:
+        got.extend(job.payload.sku for job in jobs)
+        if fails and len(got) == 2:
+            raise RuntimeError("the database is away")
+
+    @wraps(store)
+    def traced(*args: Any) -> Any:
+        return store(*args)
+
+    terms: dict[str, Any] = {"max_size": 10, "max_wait": 0, "on_mismatch": "bury", "retry": Retry(delays=[1])}
+    wheelq.worker.batch_handler("lines", **terms)(traced)
+    payloads = [Line("a", Decimal(1)), {"sku": "b"}, Line("c", Decimal(1))]
+    wheelq.client.schedule_many("lines", [JobSpec(one, delay=0) for one in payloads])
+    wheelq.advance(10)
+    assert sorted(got) == sorted(["a", "c"] * (1 + fails))
+    assert buried(wheelq, "lines") == ("payload-mismatch", "payload.price: is missing; Line needs it")
     wheelq.assert_nothing_waits()
 
 

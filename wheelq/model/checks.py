@@ -37,7 +37,8 @@ LAST_MS = 253_402_300_799_999
 
 def check_runs(function: object) -> None:
     """Raises: InvalidInput for a generator function, because a call runs nothing of it."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    called = function, getattr(type(function), "__call__", None)  # noqa: B004  # of an object that is called
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
         name = getattr(function, "__qualname__", repr(function))
         raise InvalidInput("function", f"{name} contains `yield`, so a call of it runs nothing: return a value instead")
 

@@ -33,6 +33,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from wheelq.errors import ConfigurationError
+from wheelq.model.checks import check_runs
 from wheelq.model.job import Job
 from wheelq.model.retry import RetryAfter
 from wheelq.worker.handlers.batch import outcomes, outcomes_of_failure
@@ -194,7 +195,7 @@ def before_each(function: Callable[[Job], object]) -> Hook:
         await _call_each(function, jobs, runner)
         return await proceed()
 
-    return Hook(call, not is_async(function))
+    return _hook(function, call)
 
 
 def after_each(function: Callable[[Job], object]) -> Hook:
@@ -207,7 +208,7 @@ def after_each(function: Callable[[Job], object]) -> Hook:
         await _call_each(function, done, runner)
         return result
 
-    return Hook(call, not is_async(function))
+    return _hook(function, call)
 
 
 def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
@@ -232,6 +233,11 @@ def on_each_error(function: Callable[[Job, Exception], object]) -> Hook:
         await _call_each(say, _failures(jobs, reading.returned(result, jobs)), runner)
         return result
 
+    return _hook(function, call)
+
+
+def _hook(function: Callable[..., object], call: Callable[..., Awaitable[Any]]) -> Hook:
+    check_runs(function)
     return Hook(call, not is_async(function))
 
 

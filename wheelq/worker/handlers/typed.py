@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, get_args, get_origin
@@ -90,13 +90,9 @@ def typed_batch(function: BatchFunction) -> BatchFunction:
         @wraps(function)
         async def run_async(jobs: list[Job]) -> Any:
             fitting, misfits = _sorted(jobs, read)
-            if not misfits:
-                return await function(fitting)
-            try:
-                found = _each(await function(fitting) if fitting else None, fitting)
-            except Exception as error:  # noqa: BLE001  # it is the outcome of the jobs that fit
-                found = outcomes_of_failure(error, fitting)
-            return _in_places(found, misfits)
+            if misfits and fitting:
+                return await _awaited(function(fitting), fitting, misfits)
+            return _in_places((), misfits) if misfits else await function(fitting)
 
         return _noted(run_async, read)
 
@@ -106,7 +102,10 @@ def typed_batch(function: BatchFunction) -> BatchFunction:
         if not misfits:
             return function(fitting)
         try:
-            found = _each(function(fitting) if fitting else None, fitting)
+            result = function(fitting) if fitting else None
+            if inspect.isawaitable(result):  # it is a plain function around an async one
+                return _awaited(result, fitting, misfits)
+            found = _each(result, fitting)
         except Exception as error:  # noqa: BLE001  # it is the outcome of the jobs that fit
             found = outcomes_of_failure(error, fitting)
         return _in_places(found, misfits)
@@ -155,6 +154,15 @@ def _sorted(jobs: Sequence[Job], read: Convert) -> tuple[list[Job], Mapping[int,
         except PayloadMismatch as error:
             misfits[place] = error
     return fitting, misfits
+
+
+async def _awaited(result: Awaitable[object], jobs: Sequence[Job], misfits: Mapping[int, PayloadMismatch]) -> Any:
+    """Returns the outcomes of a batch from what the function returns for the jobs that fit, once it does."""
+    try:
+        found = _each(await result, jobs)
+    except Exception as error:  # noqa: BLE001  # it is the outcome of the jobs that fit
+        found = outcomes_of_failure(error, jobs)
+    return _in_places(found, misfits)
 
 
 def _each(result: object, jobs: Sequence[Job]) -> Sequence[object]:
