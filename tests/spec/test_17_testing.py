@@ -14,7 +14,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.waiting import PATIENCE
-from wheelq import CancelOutcome, Client, Job, JobSpec, JobState, RescheduleOutcome, Retry, RetryAfter, Settings, Worker
+from wheelq import (
+    CancelOutcome,
+    Client,
+    Job,
+    JobSpec,
+    JobState,
+    RescheduleOutcome,
+    Retry,
+    RetryAfter,
+    Router,
+    Settings,
+    Worker,
+)
 from wheelq.errors import InvalidInput, NotFinished
 from wheelq.settings import TopicSettings
 from wheelq.testing import AsyncWheelqTest, WheelqTest
@@ -402,6 +414,35 @@ def test_a_worker_of_the_program_under_test_is_used_wherever_it_is_connected_to(
     wheelq.client.schedule("orders", delay=1)
     wheelq.advance(1)
     assert story == ["connect", "before", "handle, with database", "disconnect"]
+
+
+def test_each_worker_has_its_own_resources_of_a_router(wheelq: WheelqTest) -> None:
+    """As real ones have: both got those of the last one."""
+    router, opened, used = Router(), list[str](), list[str]()
+
+    @router.lifespan
+    def database() -> Iterator[str]:
+        opened.append(name := f"database {len(opened) + 1}")
+        yield name
+
+    @router.handler("orders")
+    async def handle(job: Job) -> None:
+        used.append(database.value)
+
+    @router.handler("plain")
+    def handle_in_a_thread(job: Job) -> None:
+        used.append(database.value)
+
+    workers = [Worker.connect(group=group) for group in ("billing", "mail")]
+    for worker in workers:
+        worker.include(router)
+    wheelq.add(*workers)
+    for topic in ("orders", "plain"):
+        wheelq.client.schedule(topic, delay=1)
+        wheelq.advance(1)
+        assert sorted(used) == opened
+        used.clear()
+        opened.clear()
 
 
 def test_a_batch_is_gathered_for_as_long_as_a_real_worker_gathers_it(wheelq: WheelqTest) -> None:

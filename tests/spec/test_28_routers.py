@@ -135,6 +135,32 @@ async def test_handler_for_each_of_a_router_leaves_the_worker_its_own_topics(
         await until(lambda: ("each", f"{topic}-later") in ran)
 
 
+async def test_handler_for_each_serves_a_topic_wherever_it_has_no_handler_of_its_own(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str
+) -> None:
+    """A router in two workers left the topic that one of them handles itself to nobody in the group of the other."""
+    router, ran = Router(), list[str]()
+
+    async def find() -> list[str]:
+        return [topic]
+
+    @router.handler_for_each(find)
+    async def each(job: Job) -> None:
+        ran.append("each")
+
+    first, second = (Worker.connect(url, group=group, settings=settings) for group in ("g", "h"))
+
+    @first.handler(topic)
+    async def own(job: Job) -> None:
+        ran.append("own")
+
+    for worker in (first, second):
+        worker.include(router)
+    await aclient.schedule(topic, delay=0)
+    async with running(first, second):
+        await until(lambda: sorted(ran) == ["each", "own"])
+
+
 async def test_one_router_serves_two_workers(url: str, settings: Settings, aclient: AsyncClient, topic: str) -> None:
     router, ran = Router(), list[str]()
     router.handler(topic)(lambda job: ran.append(job.id))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from wheelq import (
 )
 from wheelq.model.dead import Reason
 from wheelq.testing import AsyncWheelqTest, WheelqTest
+from wheelq.worker.handlers import threads
 from wheelq.worker.handlers.handler import Ordered
 
 Read = Callable[[], int]
@@ -202,6 +204,62 @@ async def test_threads_limit_plain_handlers_only(
         await until(lambda: len(plain.done) == 36 and len(gated.done) == 12)
 
 
+async def test_threads_do_not_limit_an_async_handler_behind_a_plain_wrapper(
+    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated
+) -> None:
+    """Its runs have their threads only until the wrapper returns."""
+    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
+    worker = Worker.connect(url, settings=few)
+
+    @wraps(gated.run)
+    def traced(job: Job) -> Any:
+        return gated.run(job)
+
+    worker.handler(topic)(traced)
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(9)])
+    async with running(worker):
+        await until(lambda: gated.running == 6)
+        gated.may_end.set()
+        await until(gated.has_done(9))
+
+
+@pytest.mark.parametrize("has_async", [False, True])
+async def test_threads_that_hang_are_no_longer_counted_on(
+    url: str,
+    settings: Settings,
+    aclient: AsyncClient,
+    topic: str,
+    plain: PlainGated,
+    gated: Gated,
+    has_async: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond a number of them, they keep their places: a job that was read for such a place kept others waiting."""
+    monkeypatch.setattr(threads, "ABANDONED_LIMIT", 0)
+    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
+    worker, other = (Worker.connect(url, settings=few) for _ in range(2))
+    other.handler(topic)(lambda job: other_ran.append(job.id))
+    other_ran: list[str] = []
+    worker.handler(f"{topic}-hangs", timeout=0.05, retry=Retry(max_attempts=1))(plain.run_as("hangs"))
+    worker.handler(topic)(plain.run_as("plain"))
+    if has_async:
+        worker.handler(f"{topic}-async")(gated.run)
+    await aclient.schedule_many(f"{topic}-hangs", [JobSpec(n, delay=0) for n in range(2)])
+    async with running(worker):
+        await until(lambda: worker.failed == 2)
+        if has_async:  # these have all places
+            await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(9)])
+            await until(lambda: gated.running == 6)
+            gated.may_end.set()
+            await until(gated.has_done(9))
+        await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(9)])
+        async with running(other):
+            await until(lambda: len(other_ran) == 9)
+        plain.may_end.set()  # the threads come back
+        await aclient.schedule(topic, key="later", delay=0)
+        await until(lambda: plain.done["later"] == 1)
+
+
 async def test_batches_take_no_thread_from_single_handlers(
     url: str, settings: Settings, aclient: AsyncClient, topic: str, plain: PlainGated
 ) -> None:
@@ -248,16 +306,16 @@ async def test_an_async_handler_that_is_registered_at_work_gets_the_places_that_
 ) -> None:
     """Until then all handlers were plain, and the worker had no more places than threads."""
     worker.handler(topic)(plain.run_as("plain"))
-    threads, places = worker._settings.threads, worker._settings.concurrency
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(threads)])
+    most, places = worker._settings.threads, worker._settings.concurrency
+    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(most)])
     await aclient.schedule_many(f"{topic}-async", [JobSpec(n, delay=0) for n in range(places)])
     async with running(worker):
-        await until(lambda: plain.running["plain"] == threads)
+        await until(lambda: plain.running["plain"] == most)
         worker.handler(f"{topic}-async")(gated.run)
-        await until(lambda: gated.running == places - threads)
+        await until(lambda: gated.running == places - most)
         gated.may_end.set()
         plain.may_end.set()
-        await until(lambda: len(plain.done) == threads and len(gated.done) == places)
+        await until(lambda: len(plain.done) == most and len(gated.done) == places)
 
 
 async def test_other_workers_take_the_jobs_of_a_full_handler(

@@ -44,16 +44,22 @@ async def test_what_a_plain_function_returns_to_be_awaited_has_the_rest_of_its_t
     monkeypatch.setattr(loop, "time", lambda: now() + sum(slept))
 
     async def plain(function: Callable[[Any], Any], given: Any, timeout: float | None) -> Any:
-        slept.append(3_600.0)
+        slept.append(3_600.0)  # in which it waits for a thread: that does not count
         return function(given)
 
-    async def rest() -> None:
+    async def rest() -> str:
         for _ in range(10):
             await asyncio.sleep(0)
+        return "done"
 
-    run = Handler("orders", lambda job: rest(), Retry(), timeout=3_600.0).bind(plain)
+    def at_length(job: Any) -> Any:
+        slept.append(3_600.0)
+        return rest()
+
+    job = SimpleNamespace(timeout=None)
+    assert await Handler("orders", lambda job: rest(), Retry(), timeout=3_600.0).bind(plain)(job) == "done"
     with pytest.raises(TimeoutError, match="timeout of 3600 s"):
-        await run(SimpleNamespace(timeout=None))
+        await Handler("orders", at_length, Retry(), timeout=3_600.0).bind(plain)(job)
 
 
 def test_a_result_and_an_error_come_back() -> None:

@@ -9,10 +9,12 @@ The scheduler and the workers live for one call only, so the next call may come 
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ParamSpec, Self, TypeVar
@@ -75,7 +77,8 @@ class SteppedWorker(Worker):
         """From start-up to shut-down; `executor` runs plain handlers, in place of threads."""
         with logs.serving(self.group, self.name):
             async with self._hooks.alive():
-                threads = self._threads = Threads(self._settings.threads, executor)
+                self._context = copy_context()  # the next worker has other values of a router's lifespans
+                threads = self._threads = Threads(self._settings.threads, executor, self._lanes.lack)
                 try:
                     yield self
                 finally:
@@ -86,6 +89,9 @@ class SteppedWorker(Worker):
 
     async def step(self, *, is_last: bool) -> int:
         """Run and settle the ready jobs; returns the number of deliveries. The last step leaves no batch gathered."""
+        return await asyncio.create_task(self._step(is_last=is_last), context=self._context)
+
+    async def _step(self, *, is_last: bool) -> int:
         await self._follow()
         started = await self._lanes.once()
         if is_last:

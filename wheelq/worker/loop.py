@@ -211,7 +211,7 @@ class Worker(WorkerDecorators):
                 await self._start_and_work(policy)
 
     async def _start_and_work(self, policy: StartupPolicy) -> None:
-        threads = self._threads = Threads(self._settings.threads)
+        threads = self._threads = Threads(self._settings.threads, on_kept=self._lanes.lack)
         try:
             if await until_usable(self._begin, self._stopping, self._clock, logger, policy):
                 await self._work()

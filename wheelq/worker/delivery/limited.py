@@ -30,6 +30,12 @@ class LimitedRuns:
         self.changed = asyncio.Event()
         """Set whenever `left` may have grown."""
 
+    def resize(self, limit: int) -> None:
+        """Change how many deliveries may run at a time. If they are fewer now, none of those that run is stopped."""
+        self._limit = limit
+        self.changed.set()
+        self._pass_on()
+
     @property
     def left(self) -> int:
         """How many more deliveries its own limit allows."""

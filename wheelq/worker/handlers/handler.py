@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Literal, get_args
 
 from wheelq.errors import ConfigurationError, InvalidInput
@@ -83,6 +84,11 @@ class Handler:
     def has_thread(self) -> bool:
         return not self.inline and not is_async(self.function)
 
+    @property
+    def fills_thread(self) -> bool:
+        """Whether a run holds its thread to the end: not if the function only makes the coroutine of an async one."""
+        return self.has_thread and not is_async(inspect.unwrap(self.function))
+
     def bind(self, plain: RunPlain) -> Run:
         """Returns a function that runs a job within the timeout; `plain` runs plain functions, unless `inline`."""
         if self.has_thread:
@@ -133,12 +139,15 @@ class Handlers:
         others._includers.append(self)
 
     def add_for_each(self, find: Find, make: Callable[[str], Handler]) -> None:
-        """Register the handler made for every topic that `find` returns, unless the topic has one of its own."""
+        """Register the handler made for every topic that `find` returns, wherever the topic has none of its own."""
 
         async def find_more() -> None:
             for topic in await find():
-                if not any(topic in handlers for handlers in (self, *self._includers)):
-                    self.add(make(topic))
+                lacking = [handlers for handlers in (self, *self._includers) if topic not in handlers]
+                if lacking:
+                    handler = make(topic)
+                    for handlers in lacking:
+                        handlers._by_topic[topic] = handler
 
         self._find_more.append(find_more)
 
@@ -180,14 +189,23 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _in_thread(function: Function | BatchFunction, plain: RunPlain, limit: Limit) -> Run:
+    name = getattr(function, "__qualname__", repr(function))
+
     async def run(given: Any) -> Any:
         timeout, now = limit(given), asyncio.get_running_loop().time
         began = now()
-        result = await plain(function, given, timeout)
+
+        def call(given: Any) -> Any:
+            nonlocal began
+            began = now()  # the wait for a thread does not count
+            return function(given)
+
+        call.__qualname__ = name
+        result = await plain(call, given, timeout)
         if inspect.isawaitable(result):  # `lambda job: close_order(job)`, and many decorators
             async with time_limit(timeout, now() - began):
                 return await result
-        return result
+        return _run_of(result)
 
     return run
 
@@ -196,9 +214,16 @@ def _on_the_loop(function: Function | BatchFunction) -> Callable[[Any], Awaitabl
     @wraps(function)
     async def run(given: Any) -> Any:
         result = function(given)
-        return await result if inspect.isawaitable(result) else result
+        return await result if inspect.isawaitable(result) else _run_of(result)
 
     return run
+
+
+def _run_of(result: Any) -> Any:
+    """Returns what a run returned. Raises: TypeError for a generator, because nothing of it has run."""
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)):
+        raise TypeError(f"the handler returned the generator {result.__qualname__}: it must run the job itself")
+    return result
 
 
 def _within(limit: Limit, run: Run) -> Run:

@@ -45,10 +45,17 @@ RunPlain = Callable[[Callable[[Any], Any], Any, float | None], Awaitable[Any]]
 class Threads:
     """Threads for plain functions. Belongs to the event loop it was made in."""
 
-    def __init__(self, places: int, executor: Daemons | None = None) -> None:
-        """`executor` replaces the daemon threads in tests."""
+    def __init__(
+        self, places: int, executor: Daemons | None = None, on_kept: Callable[[int], None] = lambda kept: None
+    ) -> None:
+        """`executor` replaces the daemon threads in tests.
+
+        Calls `on_kept(kept)` whenever abandoned threads keep more places, or fewer.
+        """
         self.abandoned = 0
         """The number of abandoned threads that still run."""
+        self._kept = 0
+        self._on_kept = on_kept
         self._places = asyncio.Semaphore(places)
         self._executor = executor or Daemons()
 
@@ -103,7 +110,9 @@ class Threads:
     def _abandon(self, call: Future[Any], function: Callable[[Any], Any], has_place: bool = True) -> None:
         self.abandoned += 1
         keeps_place = has_place and self.abandoned > ABANDONED_LIMIT
-        if has_place and not keeps_place:
+        if keeps_place:
+            self._keep(1)
+        elif has_place:
             self._places.release()
         name = getattr(function, "__qualname__", repr(function))
         logger.warning("%s cannot be stopped in its thread, and goes on; abandoned threads: %d", name, self.abandoned)
@@ -119,6 +128,11 @@ class Threads:
         self.abandoned -= 1
         if kept_place:
             self._places.release()
+            self._keep(-1)
+
+    def _keep(self, more: int) -> None:
+        self._kept += more
+        self._on_kept(self._kept)
 
 
 class OneThread:

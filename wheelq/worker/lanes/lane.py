@@ -79,16 +79,15 @@ class Lanes:
         self._new.put_nowait(self._default)
         self._limits: dict[str, tuple[LimitedRuns, ...]] = {}  # by topic
         self._whole = _Share(self.pool, self._default.places, parts.settings)
-        self._plain = self._whole
-        if parts.settings.threads < parts.settings.concurrency:
-            self._plain = self._whole.limited(parts.settings.threads, parts.clock)
+        self._threads = min(parts.settings.threads, parts.settings.concurrency)  # that plain handlers may fill
+        self._plain = self._whole.limited(self._threads, parts.clock)
         self._plain_lane: ReadingLane | None = None  # beside async handlers
         self._is_plain: bool | None = None  # whether all handlers of the pool are plain; None: there are none yet
 
     def bind(self, bind: Callable[[Handler], Run]) -> None:
         """Prepare lanes for topics with a new handler; `bind` wraps the hooks around it."""
         new = [self._handlers[topic] for topic in set(self._handlers.topics) - set(self._running.runs)]
-        self._limit_pool([handler.has_thread for handler in new if handler.batch is None])
+        self._limit_pool([handler.fills_thread for handler in new if handler.batch is None])
         for handler in new:
             self._running.runs[handler.topic] = bind(handler)
             lane = self._batch_lane(handler.batch) if handler.batch is not None else self._lane_in_pool(handler)
@@ -106,9 +105,20 @@ class Lanes:
         if not are_plain or self._is_plain is False:
             return
         self._is_plain = all(are_plain) and not self._handlers.may_get_more
-        limit = (self._plain if self._is_plain else self._whole).settings.concurrency
-        self.pool.resize(limit)
-        self._default.resize(limit)
+        self._resize()
+
+    def lack(self, threads: int) -> None:
+        """Let plain handlers have so many threads fewer, because functions that hang keep these."""
+        settings = self._parts.settings
+        self._threads = max(0, min(settings.threads - threads, settings.concurrency))
+        for limit in self._plain.limits:
+            limit.resize(self._threads)
+        self._resize()
+
+    def _resize(self) -> None:
+        places = self._threads if self._is_plain else self._parts.settings.concurrency
+        self.pool.resize(places)
+        self._default.resize(places)
 
     async def follow(self, shards: Sequence[ServedShard], block_ms: int) -> None:
         """Tell each lane the shards of its topics."""
@@ -170,7 +180,7 @@ class Lanes:
     def _lane_in_pool(self, handler: Handler) -> Lane:
         """Returns the lane of a topic that shares the places of the pool."""
         parts = self._parts
-        share = base = self._plain if handler.has_thread and not self._is_plain else self._whole
+        share = base = self._plain if handler.fills_thread and not self._is_plain else self._whole
         if handler.concurrency is not None:
             share = base.limited(handler.concurrency, parts.clock)
         self._limits[handler.topic] = share.limits
