@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.running import running
 from tests.spec.conftest import Run, known, nothing_is_left, state_is
 from tests.waiting import PATIENCE, in_time, until
 from wheelq import AsyncClient, CancelOutcome, Job, JobSpec, JobState, Retry, RetryAfter, Scheduler, Settings, Worker
@@ -329,6 +330,59 @@ async def test_the_log_says_that_all_keys_wait_behind_one_that_fails(
     await aclient.schedule(topic, delay=0, partition_key="b")
     run(worker)
     await until(lambda: "ready: 5 jobs wait behind failed ones of their keys" in caplog.text)
+
+
+async def test_the_log_blames_no_key_while_all_places_are_taken(
+    url: str,
+    settings: Settings,
+    aclient: AsyncClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As many jobs as a worker holds wait here, too, but none has failed."""
+    monkeypatch.setattr(deliveries, "READ_AHEAD_BY_KEY", 5)
+    worker, may_end, done = Worker.connect(url, concurrency=1, settings=settings), asyncio.Event(), list[int]()
+
+    @worker.handler(f"{topic}-slow")
+    async def slow(job: Job) -> None:
+        await may_end.wait()
+
+    @worker.handler(topic, ordered="key")
+    async def work(job: Job) -> None:
+        done.append(job.payload)
+
+    async def are_read() -> bool:
+        return [info.running for info in await aclient.topics() if info.name == topic] == [5]
+
+    await aclient.schedule(f"{topic}-slow", delay=0)
+    async with running(worker):
+        await until(lambda: worker._lanes.pool.held == 1)
+        await aclient.schedule_many(topic, [JobSpec(n, delay=0, partition_key=str(n)) for n in range(8)])
+        await until(are_read)
+        may_end.set()
+        await until(lambda: len(done) == 8)
+    assert "wait behind failed ones" not in caplog.text
+
+
+async def test_a_worker_that_is_cancelled_ends_the_read_of_an_ordered_shard(
+    worker: Worker, aclient: AsyncClient, topic: str
+) -> None:
+    """It ended by an error that nobody took."""
+    worker.handler(topic, ordered=True)(lambda job: None)
+    await aclient.configure(topic)
+    before = asyncio.all_tasks()
+
+    def reads() -> list[asyncio.Task[object]]:
+        others = asyncio.all_tasks() - before
+        return [one for one in others if getattr(one.get_coro(), "__qualname__", "") == "AsyncTransport.send"]
+
+    run = asyncio.create_task(worker.run())
+    await until(lambda: bool(reads()))
+    [read] = reads()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    assert read.cancelled()
 
 
 async def test_a_finished_job_has_its_attempts_whether_in_order_or_not(

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.waiting import PATIENCE, in_time
+from tests.waiting import PATIENCE, in_time, until
 from wheelq.base.clock import SystemClock
 from wheelq.settings import WorkerSettings
 from wheelq.worker.delivery.limited import LimitedRuns
@@ -386,6 +386,23 @@ async def test_each_delivery_has_a_context_of_its_own() -> None:
     await idle(pool)
     assert seen == [-1] * 50
     assert variable.get() == -1
+
+
+async def test_a_delivery_that_another_one_adds_later_does_not_get_its_context() -> None:
+    """As the retry of an ordered job, for which the delivery that failed has set a timer."""
+    variable = contextvars.ContextVar("variable", default=0)
+    seen: list[int] = []
+
+    async def run(number: int, task: object) -> None:
+        seen.append(variable.get())
+        variable.set(number)
+        if number == 1:
+            asyncio.get_running_loop().call_later(0.01, pool.add, [2])
+
+    pool: Pool[int] = Pool(4, run)
+    pool.add([1])
+    await until(lambda: len(seen) == 2)
+    assert seen == [0, 0]
 
 
 async def test_tasks_and_timeouts_within_a_delivery_work() -> None:

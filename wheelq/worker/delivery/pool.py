@@ -52,6 +52,7 @@ class Pool(Generic[T]):
         self._queue: deque[T] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Task[None] | None = None  # the runner that works through the queue
+        self._context: contextvars.Context | None = None  # of all runners: a delivery may add others, as a timer does
         self.held = 0
         """How many deliveries run or are queued."""
         self.changed = asyncio.Event()
@@ -101,7 +102,8 @@ class Pool(Generic[T]):
     def _hire(self) -> None:
         """Let a new runner serve the queue, if there is something in it and no other runner does."""
         if self._queue and self._serving is None and len(self._runners) < self._concurrency:
-            runner = self._serving = asyncio.create_task(self._work())
+            self._context = self._context or contextvars.copy_context()
+            runner = self._serving = asyncio.create_task(self._work(), context=self._context)
             self._runners.add(runner)
             runner.add_done_callback(self._dismiss)
 

@@ -275,7 +275,11 @@ class OrderedShard:
         elif not self._state.stopping.is_set():
             call = listen([(self.shard.keys, self._last_id)], max(1, int(left * 1000)))
             self._bell = asyncio.create_task(self._transport.send(call))
-            await asyncio.wait([self._bell])
+            try:
+                await asyncio.wait([self._bell])
+            except asyncio.CancelledError:
+                self._bell.cancel()
+                raise
             if not self._bell.cancelled():
                 self._bell.result()
 
@@ -283,7 +287,8 @@ class OrderedShard:
         """Warn, at most once a minute, if jobs of all other keys wait behind those of keys whose first job failed."""
         deliveries, now = self._deliveries, self._parts.clock.monotonic()
         is_full = self._state.is_by_key and len(deliveries) >= self._state.read_ahead and not deliveries.is_running
-        if is_full and now >= self._told_at + REMIND_S:
+        may_start = not self.shard.topic.paused and deliveries.lacks_for_s <= 0  # as far as others are concerned
+        if is_full and may_start and now >= self._told_at + REMIND_S:
             self._told_at = now
             what = "%s: %d jobs wait behind failed ones of their keys; until one of these has ended, no more are read"
             logger.warning(what, self.shard.keys.ready, len(deliveries))
