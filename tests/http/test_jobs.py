@@ -22,6 +22,7 @@ from wheelq import AsyncClient, JobState, Settings, Worker
 from wheelq.base.clock import wall_ms
 from wheelq.errors import TopicFull
 from wheelq.model.job import from_ms
+from wheelq.server.problems import Problem
 from wheelq.server.service import Service
 from wheelq.settings import DAY_MS, ClientSettings
 from wheelq.transport import Address, AsyncTransport
@@ -362,6 +363,44 @@ async def test_a_refused_request_leaves_the_answer_of_the_same_one_that_got_thro
         await answers.once("caller", "key", b"request", "first", refused)
     assert await answers.once("caller", "key", b"request", "third", through) == {"id": "first"}
     assert made == ["first"]
+
+
+async def test_a_request_that_comes_again_while_it_is_refused_makes_one_job(http: Http) -> None:
+    """The answer of the second, under way with the id of the first, was not kept: a third one made the job again."""
+    answers, made = http.service.answers, list[str | None]()  # type: ignore[attr-defined]
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def through(id: str | None, known: Any) -> dict[str, Any]:
+        has_begun.set()
+        await may_end.wait()
+        made.append(id)
+        return {"id": id}
+
+    async def refused(id: str | None, known: Any) -> dict[str, Any]:
+        again.append(asyncio.create_task(answers.once("caller", "key", b"request", "second", through)))
+        await has_begun.wait()
+        raise TopicFull("orders", {}, {})
+
+    again: list[asyncio.Task[dict[str, Any]]] = []
+    with pytest.raises(TopicFull):
+        await answers.once("caller", "key", b"request", "first", refused)
+    may_end.set()
+    assert await again[0] == {"id": "first"}
+    assert await answers.once("caller", "key", b"request", "third", through) == {"id": "first"}
+    assert made == ["first"]
+    with pytest.raises(Problem):
+        await answers.once("caller", "key", b"another", "fourth", through)
+
+
+async def test_a_request_is_corrected_once(http: Http) -> None:
+    key = {"idempotency-key": "k-1"}
+    for wrong in (1e12, 2e12):
+        assert (await http.post(JOBS, json={"delay": wrong}, headers=key)).status_code == 422
+    right = await http.post(JOBS, json={"delay": 60}, headers=key)
+    again = await http.post(JOBS, json={"delay": 60}, headers=key)
+    assert (right.status_code, again.json()) == (201, right.json())
+    assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 409
+    assert (await http.post(JOBS, json={"delay": 1e12}, headers=key)).status_code == 422
 
 
 @pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])
