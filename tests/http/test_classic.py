@@ -96,6 +96,22 @@ async def test_a_task_that_the_queue_does_not_give_is_not_pulled_by_its_id_eithe
         assert (await pull(http, task_id=task["task_id"]))["content"] == '{"id": 42}'
 
 
+@pytest.mark.parametrize("terms", ["paused", "grace"])
+async def test_a_task_that_was_pulled_by_id_is_given_again(
+    http: Http, aclient: AsyncClient, terms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer may have been lost, and another group still has the job."""
+    monkeypatch.setattr(leases, "TOPICS_S", 0.0)
+    task = await add(http, timing_moment=int(time.time()) - 100)
+    await aclient.make_group("orders", "other")
+    assert (await pull(http, task_id=task["task_id"]))["content"] == '{"id": 42}'
+    if terms == "paused":
+        await aclient.pause("orders")
+    else:
+        await aclient.configure("orders", misfire="skip", grace_ms=1_000)
+    assert (await pull(http, task_id=task["task_id"]))["content"] == '{"id": 42}'
+
+
 async def test_a_full_topic_takes_tasks_later(http: Http, aclient: AsyncClient) -> None:
     """It is no fault of the server."""
     await aclient.configure("orders", max_pending=1)
@@ -183,6 +199,11 @@ async def test_a_task_with_service_and_path_is_called_back_where_receivers_are_r
     assert refused["dm_error"] == 1001
     assert (await pull(http, topic="new", task_id=7))["dm_error"] == 1203
     assert "new" not in [info.name for info in await aclient.topics()]
+    await aclient.configure("full", max_pending=1)
+    await aclient.schedule("full", delay=3_600)
+    later = int(time.time()) + 3_600
+    assert (await add(http, topic="full", task_id=7, content=content, timing_moment=later))["dm_error"] == 1301
+    assert (await pull(http, topic="full", task_id=7))["dm_error"] == 1203
 
 
 async def test_tasks_added_at_once_through_several_servers_have_ids_of_their_own(serve: Callable[..., Any]) -> None:

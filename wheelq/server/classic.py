@@ -58,6 +58,7 @@ from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.server import problems
 from wheelq.server.coalescing import Coalescing
+from wheelq.server.idempotency import NOTHING_MADE
 from wheelq.server.intake import Intake
 from wheelq.server.leases import PREFIX, Leases
 from wheelq.server.problems import Kind, Problem
@@ -296,11 +297,18 @@ class Tasks:
             task_id = await self._ids.next()
         elif callback is None and await self._was_pulled(topic, str(task_id)):
             return task_id
+        key, there = self._note(topic, str(task_id)), None
         if callback is not None:
             kept_ms = max(0, to_ms(at) - self._clock.wall_ms()) + self._kept_ms
-            note = notes.remember(self._note(topic, str(task_id)), _BY_ID + content.encode(), kept_ms)
-            await self._transport.send(note)  # it is not pulled, so store its content now
-        await self._coalescing.schedule(topic, replace(spec, key=str(task_id)), "keep")
+            note = notes.remember(key, _BY_ID + content.encode(), kept_ms)
+            there = await self._transport.send(note)  # it is not pulled, so store its content now
+        try:
+            await self._coalescing.schedule(topic, replace(spec, key=str(task_id)), "keep")
+        except NOTHING_MADE:
+            if callback is not None and there is None:
+                with suppress(ServerError):
+                    await self._transport.send(notes.forget(key))
+            raise
         return task_id
 
     async def _was_pulled(self, topic: str, id: str) -> bool:
@@ -344,7 +352,7 @@ class Tasks:
             return PulledTask(id, note[1:].decode())
         if info.is_finished and PREFIX + GROUP not in info.groups:
             raise Problem(NO_TASK)  # other groups had it, and to look at their jobs is another right
-        if not info.is_finished:
+        if not info.is_finished and await self._transport.send(notes.recall(key)) is None:  # else it has been pulled
             await self._check_start(topic, info.due_ms)
         content = as_text(info.payload)
         note = await self._transport.send(notes.remember(key, _BY_ID + content.encode(), self._kept_ms))
