@@ -125,6 +125,27 @@ async def test_a_server_is_ready_although_a_master_of_the_cluster_is_away(
     assert (await said(await serve(MasterAway("here", "away"))))[0] == 503
 
 
+async def test_a_shard_that_cannot_be_read_is_not_taken_for_one_that_is_away(
+    http: Http, aclient: AsyncClient, url: str, settings: Settings
+) -> None:
+    for topic in ("spoilt", "whole"):
+        await aclient.configure(topic)
+    with redis.Redis.from_url(url) as server:
+        server.set(f"{settings.prefix}:{{spoilt:0}}:delayed", "of another program")
+    status, body = await said(http)
+    assert status == 200
+    assert "1 shard cannot be read: wheelq doctor says why" in body["problems"]
+
+
+async def test_a_server_that_is_slow_is_told_after_the_time_that_it_had(
+    http: Http, aclient: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "ANSWER_S", 0.0)
+    await aclient.configure("orders")
+    status, body = await said(http)
+    assert (status, body["problems"]) == (503, ["Redis has not answered within 0 s"])
+
+
 async def test_jobs_that_are_overdue_are_told(http: Http, aclient: AsyncClient) -> None:
     """Also where they are found only now and then, because there are so many shards."""
     await aclient.schedule("late", delay=0.01)

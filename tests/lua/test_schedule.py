@@ -127,9 +127,18 @@ def test_a_job_that_waits_for_a_retry_is_kept(shard: Shard) -> None:
     shard.ack(shard.deliver("b"))
     before = shard.snapshot()
     assert "e1" not in before["ready"]
-    [(status, _)] = shard.schedule(("a", shard.now_ms()), record=OTHER)
+    [(status, _)] = shard.schedule(("a", shard.now_ms()), record=RECORD.replace(LIFE, b"another "))
     assert status == KEPT_PROMOTED
     assert shard.snapshot() == before
+
+
+def test_the_same_call_finds_its_job_that_waits_for_a_retry(shard: Shard) -> None:
+    """As long as its first entry is there, it does anyway."""
+    [a] = shard.deliver("a")
+    due = shard.retry(a, HOUR_MS)
+    shard.ack(shard.deliver("b"))
+    assert "e1" not in shard.snapshot()["ready"]
+    assert shard.schedule(("a", shard.now_ms())) == [(CREATED, due)]
 
 
 # The same call again

@@ -20,7 +20,7 @@ from wheelq.admin import NodeInfo, figures
 from wheelq.base.clock import Clock
 from wheelq.base.fresh import Fresh
 from wheelq.base.plural import counted
-from wheelq.errors import Refused, ServerError, ServerFull
+from wheelq.errors import AWAY, Refused, ServerError, ServerFull
 from wheelq.model.topic import Topic
 from wheelq.producer.driver import AsyncDriver
 from wheelq.protocol.call import Call
@@ -91,11 +91,13 @@ class ReadinessCheck:
                 self._transport.send(registry.topics(self._keys)),
                 self._refusal(),
             )
-            overdue_ms, away = await self._overdue_ms(topics.settings)
+            overdue_ms, away, refused = await self._overdue_ms(topics.settings)
             leaderless = await self._leaderless()
         except ServerError as error:
             return unready(words_of(error), answers=isinstance(error, Refused))
-        found = _judge(nodes, topics, overdue_ms, leaderless, away)
+        except TimeoutError:
+            return unready(f"Redis has not answered within {ANSWER_S:g} s", answers=False)
+        found = _judge(nodes, topics, overdue_ms, leaderless, away, refused)
         if refusal is None:
             return found
         return found.model_copy(update={"ready": False, "problems": [refusal, *found.problems]})
@@ -131,8 +133,11 @@ class ReadinessCheck:
             raise failed[0] if isinstance(failed[0], ServerError) else TimeoutError
         return found
 
-    async def _overdue_ms(self, topics: Mapping[str, Topic]) -> tuple[int, int]:
-        """Returns how long the most overdue job of the checked shards has been due, and how many of them are away."""
+    async def _overdue_ms(self, topics: Mapping[str, Topic]) -> tuple[int, int, int]:
+        """Returns how long the most overdue job of the checked shards has been due.
+
+        And how many of these shards are away, and how many were refused: a key is not what wheelq has written.
+        """
         shards = [
             self._keys.shard(name, n)
             for name, topic in topics.items()
@@ -150,8 +155,9 @@ class ReadinessCheck:
         overdue = {name: now_ms - due_ms for name, due_ms in zip(chosen, first, strict=True) if isinstance(due_ms, int)}
         late = sorted((name for name, ms in overdue.items() if ms > LATE_MS), key=overdue.__getitem__, reverse=True)
         self._late = {name: chosen[name] for name in late[: SHARDS // 2]}
-        away = sum(isinstance(one, BaseException) for one in first)
-        return max(0, *overdue.values()) if overdue else 0, away
+        refused = sum(isinstance(one, Refused) and not isinstance(one, AWAY) for one in first)
+        away = sum(isinstance(one, BaseException) for one in first) - refused
+        return max(0, *overdue.values()) if overdue else 0, away, refused
 
     async def _leaderless(self) -> list[str]:
         """Returns the topics of the checked shards that lack a leader."""
@@ -162,7 +168,12 @@ class ReadinessCheck:
 
 
 def _judge(
-    nodes: Sequence[NodeInfo], topics: registry.RegisteredTopics, overdue_ms: int, leaderless: Sequence[str], away: int
+    nodes: Sequence[NodeInfo],
+    topics: registry.RegisteredTopics,
+    overdue_ms: int,
+    leaderless: Sequence[str],
+    away: int,
+    refused: int,
 ) -> Readiness:
     found = []
     if not nodes:
@@ -175,6 +186,8 @@ def _judge(
         found.append(f"{has} jobs that are due, and a shard without a leader: wheelq doctor names them")
     if away:
         found.append(f"{counted(away, 'shard has', 'shards have')} not answered: is a master of the cluster away?")
+    if refused:
+        found.append(f"{counted(refused, 'shard')} cannot be read: wheelq doctor says why")
     if topics.unreadable:
         found.append(f"{counted(len(topics.unreadable), 'topic')} cannot be read: wheelq doctor says why")
     return Readiness(

@@ -46,7 +46,9 @@ local function standing(delayed, jobs, ready, id, stored, record, due, replace, 
     if not entry then
       local again, member = again_of(jobs, ready, id)
       local next_due = again and redis.call('ZSCORE', delayed, member)
-      return KEPT_PROMOTED, next_due and due_of(next_due) or now, again and life_of(again) or ''
+      local at, life = next_due and due_of(next_due) or now, again and life_of(again) or ''
+      if life == life_of(record) and string.find(life, '[^%z]') then return CREATED, at end -- not two without a life
+      return KEPT_PROMOTED, at, life
     end
     local its, at = entry[2][8] or '', tonumber(entry[2][4]) or now
     if is_same(its, record) then return CREATED, at end
