@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -202,25 +201,6 @@ async def test_threads_limit_plain_handlers_only(
         gated.may_end.set()
         plain.may_end.set()
         await until(lambda: len(plain.done) == 36 and len(gated.done) == 12)
-
-
-async def test_threads_do_not_limit_an_async_handler_behind_a_plain_wrapper(
-    url: str, settings: Settings, aclient: AsyncClient, topic: str, gated: Gated
-) -> None:
-    """Its runs have their threads only until the wrapper returns."""
-    few = replace(settings, worker=replace(settings.worker, threads=2, concurrency=6))
-    worker = Worker.connect(url, settings=few)
-
-    @wraps(gated.run)
-    def traced(job: Job) -> Any:
-        return gated.run(job)
-
-    worker.handler(topic)(traced)
-    await aclient.schedule_many(topic, [JobSpec(n, delay=0) for n in range(9)])
-    async with running(worker):
-        await until(lambda: gated.running == 6)
-        gated.may_end.set()
-        await until(gated.has_done(9))
 
 
 @pytest.mark.parametrize("has_async", [False, True])

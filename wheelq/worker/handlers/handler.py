@@ -84,11 +84,6 @@ class Handler:
     def has_thread(self) -> bool:
         return not self.inline and not is_async(self.function)
 
-    @property
-    def fills_thread(self) -> bool:
-        """Whether a run holds its thread to the end: not if the function only makes the coroutine of an async one."""
-        return self.has_thread and not is_async(inspect.unwrap(self.function))
-
     def bind(self, plain: RunPlain) -> Run:
         """Returns a function that runs a job within the timeout; `plain` runs plain functions, unless `inline`."""
         if self.has_thread:

@@ -87,7 +87,7 @@ class Lanes:
     def bind(self, bind: Callable[[Handler], Run]) -> None:
         """Prepare lanes for topics with a new handler; `bind` wraps the hooks around it."""
         new = [self._handlers[topic] for topic in set(self._handlers.topics) - set(self._running.runs)]
-        self._limit_pool([handler.fills_thread for handler in new if handler.batch is None])
+        self._limit_pool([handler.has_thread for handler in new if handler.batch is None])
         for handler in new:
             self._running.runs[handler.topic] = bind(handler)
             lane = self._batch_lane(handler.batch) if handler.batch is not None else self._lane_in_pool(handler)
@@ -180,7 +180,7 @@ class Lanes:
     def _lane_in_pool(self, handler: Handler) -> Lane:
         """Returns the lane of a topic that shares the places of the pool."""
         parts = self._parts
-        share = base = self._plain if handler.fills_thread and not self._is_plain else self._whole
+        share = base = self._plain if handler.has_thread and not self._is_plain else self._whole
         if handler.concurrency is not None:
             share = base.limited(handler.concurrency, parts.clock)
         self._limits[handler.topic] = share.limits
