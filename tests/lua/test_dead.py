@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.shard import HOUR_MS, RECORD, Ear, Shard, entry
-from tests.records import unstamped
+from tests.records import record, unstamped
 from wheelq.model.dead import DeadFilter, DeadJob, ReplayOutcome
 from wheelq.protocol import codec
 from wheelq.protocol.calls import dead as calls
@@ -167,8 +167,10 @@ def test_a_replayed_job_can_die_again(shard: Shard) -> None:
 def test_the_id_of_a_replayed_job_is_taken(shard: Shard) -> None:
     buried(shard, "a")
     replay(shard, find(shard).jobs)
-    [(status, _)] = shard.schedule(("a", "+60000"))
+    [(status, _)] = shard.schedule(("a", "+60000"), record=record(life=b"another "))
     assert status == 3
+    [(status, _)] = shard.schedule(("a", "+60000"))
+    assert status == 1, "the same call finds its job"
     assert list(shard.snapshot()["delayed"]) == [member("a")]
 
 
