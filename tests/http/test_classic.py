@@ -199,7 +199,8 @@ async def test_a_task_with_service_and_path_is_called_back_where_receivers_are_r
     assert refused["dm_error"] == 1001
     assert (await pull(http, topic="new", task_id=7))["dm_error"] == 1203
     assert "new" not in [info.name for info in await aclient.topics()]
-    await aclient.configure("full", shards=1, max_pending=1)
+    await aclient.configure("full", max_pending=1)
+    await aclient.set_shards("full", 1)
     await aclient.schedule("full", delay=3_600)
     later = int(time.time()) + 3_600
     assert (await add(http, topic="full", task_id=7, content=content, timing_moment=later))["dm_error"] == 1301
