@@ -73,7 +73,7 @@ def draw(seed: int, *, faults: bool = True, operations: bool = True) -> Plan:
     if "deaths" in apart or any(step.kind == "lasting" for step in steps):
         steps = [replace(one, who="producer-1") if one.kind in LONG and one.who else one for one in steps]
     in_time = tuple(sorted(steps, key=lambda step: step.at))
-    return Plan(seed, topics, draft.has_sentinel, in_time, apart, knobs.drawn(seed) if operations else {})
+    return Plan(seed, topics, draft.has_sentinel, in_time, apart, knobs.drawn(seed, apart) if operations else {})
 
 
 def _beside(random: Random, trait: str, number: int) -> Step:

@@ -131,8 +131,7 @@ class Fleet:
         await node.run(patiently=True)
 
     async def _web(self, part: Part, process: Process) -> None:
-        has_callers = "callers" in self.plan.traits
-        await serve(self.url, self._settings(), self.ledger, part, process, has_callers=has_callers)
+        await serve(self.url, self._settings(), self.ledger, part, process, self.plan.traits)
 
     async def _blocking(self, part: Part, process: Process) -> None:
         await blocking.produce(self.url, self._settings(), self.ledger, part)

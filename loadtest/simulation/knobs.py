@@ -2,6 +2,7 @@
 
     KNOBS      by name: the values to draw from, and the places with the limit
     drawn      the knobs of a seed; a third of the seeds have none, and no seed has all
+    OF_TRAITS  the knobs that matter to a trait, which half of its seeds turn
     turned     limits of modules, for the length of a run
     settings   limits that are settings
 
@@ -11,7 +12,7 @@ A limit in a script is turned where the simulated server compiles it (`store.scr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -118,13 +119,19 @@ KNOBS: Mapping[str, Knob] = {
 Knobs = Mapping[str, int]
 
 
-def drawn(seed: int) -> Knobs:
-    """Returns the knobs that a seed turns, with their values."""
+OF_TRAITS: Mapping[str, tuple[str, ...]] = {"outages": ("parcel",), "bursts": ("acks",)}
+OF_TRAIT = 0.6
+"""How likely a seed turns such a knob."""
+
+
+def drawn(seed: int, traits: Collection[str] = ()) -> Knobs:
+    """Returns the knobs that a seed with these traits turns, with their values."""
     share = Random(f"{seed}/knobs").choice(SHARES)
+    wanted = {name for trait, names in OF_TRAITS.items() if trait in traits for name in names}
     found = {}
     for name, knob in KNOBS.items():
         random = Random(f"{seed}/knobs/{name}")
-        if random.random() < share:
+        if random.random() < (max(share, OF_TRAIT) if name in wanted else share):
             found[name] = random.choice(knob.values)
     return found
 

@@ -1,7 +1,8 @@
 """Callers of the HTTP service that pull jobs: they lease some in a long poll, work on each for a while, and settle it.
 
 A `Lessee` acknowledges a job, reports a failure, releases it, or forgets it. An `Asker` also sends a result and its
-progress, and repeats what it has said. Some leave before a long poll ends.
+progress, and repeats what it has said; a `Latecomer` speaks after its lease has ended. Some leave before a long poll
+ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ class Lessee:
     """Leases jobs and settles them."""
 
     topic, group = "leased", "lessees"
+    leases = (2.0, 6.0)
+    """How many seconds its leases last, at least and at most."""
+    idle_s = 0.5
 
     def __init__(self, actor: Any, process: Process) -> None:
         self._actor, self._process, self._random = actor, process, process.random
@@ -26,7 +30,7 @@ class Lessee:
         """Lease jobs until cancelled."""
         random = self._random
         while True:
-            lease, sent = random.uniform(2, 6), self._actor.ledger.world.now
+            lease, sent = random.uniform(*self.leases), self._actor.ledger.world.now
             asked = {"count": random.randint(1, 5), "lease": lease, "wait": random.choice((0, 2, 5))}
             leaves_after = random.uniform(0.1, 3) if random.random() < 0.15 else 0.0
             status, answer = await self._actor.ask("POST", f"{self._path}lease", asked, leaves_after=leaves_after)
@@ -34,7 +38,7 @@ class Lessee:
             for job in jobs:
                 await self._handle(job, sent + lease)
             if not jobs:
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(self.idle_s)
 
     async def _handle(self, job: Any, until: float) -> None:
         random, world = self._random, self._actor.ledger.world
@@ -109,6 +113,40 @@ class Asker(Lessee):
             return await super()._fail(job, run, how)
         run.outcome = "Bury"
         return await self._tell("fail", job, error="on purpose", bury=True)
+
+
+class Latecomer(Lessee):
+    """Often works longer than its lease, and settles the job all the same; an old handle settles nothing."""
+
+    topic, group = "lent", "lenders"
+    leases, idle_s = (1.0, 1.6), 2.0
+
+    async def _handle(self, job: Any, until: float) -> None:
+        random, world = self._random, self._actor.ledger.world
+        run = self._begin(job, until)
+        if random.random() < 0.6:
+            await asyncio.sleep(max(until - world.now, 0.0) + random.choice((0.0, 2.0, random.uniform(0, 4))))
+        for what, more in random.choice(LATE):
+            run.ended, run.outcome, asked = world.now, "done" if what == "ack" else "late", world.now
+            if await self._tell(what, job, **more):
+                self._check(run, what, asked)
+
+    def _check(self, run: Run, what: str, asked: float) -> None:
+        """Note a problem if somebody else had a later lease before this one was settled."""
+        ledger = self._actor.ledger
+        same = [one for one in ledger.runs if (one.topic, one.entry) == (run.topic, run.entry) and one.began < asked]
+        if any(one.attempt > run.attempt for one in same) and not ledger.undone:
+            ledger.problems.append(f"leased: {what} of lease {run.attempt} of {run.topic}/{run.id} counts, and is over")
+
+
+LATE: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (
+    (("ack", {}),),
+    (("fail", {"error": "on purpose", "pause": 0.4, "max_attempts": 4}),),
+    (("fail", {"error": "too late", "pause": 1.0, "max_attempts": 4}),),
+    (("progress", {"fraction": 0.5}), ("ack", {})),
+    (("extend", {"lease": 1.5}), ("ack", {})),
+)
+"""What a latecomer says of a job, one after the other."""
 
 
 def result_of(run: Run) -> str:

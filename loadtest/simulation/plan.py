@@ -37,6 +37,7 @@ APART = {
 }
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
 APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3, "hedging": 0.25}
+APART |= {"outages": 0.3, "bursts": 0.25, "lent": 0.75, "fickle": 0.25, "aside": 0.25}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 PAUSES = ("pause", "hedged-pause")
@@ -96,6 +97,13 @@ OWN_TOPICS = (
     TopicPlan(DEBOUNCED, {"shards": 2}, "single", 1.0, trait="debounce"),
     TopicPlan("rivals", {"shards": 2, "keep_done_ms": 2_000}, "single", 1.0, trait="rivals"),
     TopicPlan("hedged", {"shards": 6}, "single", 1.0, trait="hedging"),
+    TopicPlan("stored", {"shards": 2}, "single", 1.0, trait="outages"),
+    TopicPlan("short", {"shards": 2}, "result", 1.0, trait="bursts"),
+    TopicPlan("lent", {"shards": 2}, "leased", 1.0, groups=("http.lenders",), trait="lent"),
+    TopicPlan("fickle", {"shards": 2}, "result", 0.0, trait="fickle"),
+    TopicPlan("prompt", {"shards": 2, "keep_done_ms": 20_000}, "result", 1.0, trait="fickle"),
+    TopicPlan("passing", {"shards": 1}, "single", 1.0, trait="aside"),
+    TopicPlan("staying", {"shards": 2}, "single", 1.0, trait="aside"),
 )
 """The topics of the traits in `APART`."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loadtest.simulation.ledger import Ledger
-from loadtest.simulation.lessees import Asker, Lessee
+from loadtest.simulation.lessees import Asker, Latecomer, Lessee
 from loadtest.simulation.parts import Actor, Part
 from loadtest.simulation.process import Process
 from loadtest.simulation.receiver import ADDRESS
@@ -105,10 +105,11 @@ class WebActor(Actor):
 
 
 async def serve(
-    url: str, settings: Settings, ledger: Ledger, part: Part, process: Process, *, has_callers: bool
+    url: str, settings: Settings, ledger: Ledger, part: Part, process: Process, traits: Collection[str]
 ) -> None:
-    """Run the process of the service."""
+    """Run the process of the service, in a seed with these traits."""
     _write_services()
+    has_callers = "callers" in traits
     access: Access = "keys" if has_callers else "open"
     server = ServerSettings(access=access, services="services.toml", drain_ms=3_000)
     service = Service.connect(url, replace(settings, server=server, outbox=OutboxSettings(path="outbox-web.db")))
@@ -119,7 +120,8 @@ async def serve(
         if has_callers:
             actor.token = await _token_of(service, part)
         part.actor = actor
-        lessees = [one(actor, process) for one in (Lessee, Asker)[: 1 + has_callers] for _ in range(LESSEES)]
+        kinds = (Lessee, *[Asker] * has_callers, *[Latecomer] * ("lent" in traits))
+        lessees = [one(actor, process) for one in kinds for _ in range(LESSEES)]
         tasks = [asyncio.create_task(one.run(), name=f"lessee {n}") for n, one in enumerate(lessees)]
         await done.wait()
         part.actor = None

@@ -18,23 +18,33 @@ terms        expiry, priority and misfires
 removal      remove groups and topics
 rivals       several producers with the same job
 beside       the load beside combined faults
+outages      producers that talk about a few jobs around outages
+bursts       short jobs, many of which end at the same moment
+lent         jobs for lessees that settle them late
+aside        producers that have jobs for a topic which is being removed
+fickle       a topic whose settings change, and jobs that end while somebody begins to wait for them
 """
 
 from __future__ import annotations
 
 from loadtest.simulation.operations import (
+    aside,
     beside,
     bundles,
+    bursts,
     callers,
     chains,
     crons,
     dead,
     debounce,
     due_ranges,
+    fickle,
     http,
     jobs,
+    lent,
     lives,
     looks,
+    outages,
     removal,
     rivals,
     shares,
@@ -47,19 +57,24 @@ from loadtest.simulation.operations.registry import OPERATIONS, Operation, opera
 __all__ = [
     "OPERATIONS",
     "Operation",
+    "aside",
     "beside",
     "bundles",
+    "bursts",
     "callers",
     "chains",
     "crons",
     "dead",
     "debounce",
     "due_ranges",
+    "fickle",
     "http",
     "jobs",
+    "lent",
     "lives",
     "looks",
     "operation",
+    "outages",
     "removal",
     "rivals",
     "shares",

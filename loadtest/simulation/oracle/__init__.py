@@ -18,6 +18,7 @@
     bundles    the follower of a bundle is made once and only when it may, and the counts are true
     debounced  the last payload runs, once for each job that calls made, and not beyond its bound
     recurring  each occurrence of a rule runs once, at its time
+    stops      a worker that stops has acknowledged what it has run; what an outbox keeps counts from its call
 
 Calls about one job may be in progress at the same time, and their outcomes may be unknown: what is certain all the same
 is found by a search (`linear`). Other promises are about jobs whose state their producers know; the rest is *muddled*.
@@ -38,6 +39,7 @@ from loadtest.simulation.oracle import (
     recurring,
     retries,
     runs,
+    stops,
     times,
 )
 from loadtest.simulation.oracle.excuses import Excuse, summed_up
@@ -70,6 +72,7 @@ __all__ = [
     "retries",
     "runs",
     "sort",
+    "stops",
     "summed_up",
     "times",
 ]

@@ -58,7 +58,7 @@ def _call(seen: Seen, call: Call, calls: list[Call]) -> Act:
 
 
 def _verb(call: Call) -> str:
-    kind = re.sub(r"^(blunt|http|rival|asked|share|kept\d)-", "", call.step.kind)
+    kind = re.sub(r"^(blunt|http|rival|asked|share|kept\d|outage\d?|aside\d)-", "", call.step.kind)
     return ("replace" if kind == "replace" else "schedule") if call.makes else kind
 
 
