@@ -35,7 +35,9 @@ UNHEARD_S = 1.5
 """After so long a connection that is not heard breaks."""
 FREEZES = 3
 """How often a node is frozen in `hedge-late`."""
-TRAITS = ("leaving", "keeping", "bundles", "hedging", "outages", "bursts")
+BETWEEN_S = 5.0
+"""Seconds from the end of one restart to the next in `roll`."""
+TRAITS = ("leaving", "keeping", "bundles", "hedging", "outages", "bursts", "rolling")
 """The traits of these faults."""
 
 
@@ -114,6 +116,14 @@ def hedge_late(stage: Stage, random: Random, seconds: float) -> Steps:
         yield 1.0
     for name in names:
         slow.pop(name, None)
+
+
+@fault("roll", 1, (0.3, 2), needs="rolling")
+def roll(stage: Stage, random: Random, seconds: float) -> Steps:
+    """The workers of the first group are restarted one after the other, as for a new release."""
+    for part in random.sample(stage.fleet.workers[:-1], len(stage.fleet.workers) - 1):
+        yield from restart(stage, part, seconds, "restart-worker", DEAD_S)
+        yield BETWEEN_S
 
 
 def _shake(stage: Stage, random: Random, names: Iterable[str]) -> None:

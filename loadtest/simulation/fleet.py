@@ -316,6 +316,8 @@ class Handling:
                     raise RetryAfter(0.4)
             case "bury-once" if self._has_died(job):
                 return
+            case "audit" if self._group != "audit":
+                return
             case "bury" | "bury-once":
                 raise Bury("on purpose")
             case "base":

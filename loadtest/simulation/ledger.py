@@ -516,6 +516,15 @@ class Ledger:
         """Record that the server's clock was stepped, or has another rate."""
         self.clock.append((self.world.now, server.clock_offset, server.clock_rate))
 
+    def waiting_now(self, topic: str, prefix: str) -> list[str]:
+        """Returns the ids that begin so, of jobs of a topic that wait on the server at this moment."""
+        found = ((_KEY.match(key), member.decode()) for key, member in self._waits)
+        return [id for match, id in found if match and match[1].decode() == topic and id.startswith(prefix)]
+
+    def has_promoted(self, topic: str, id: str) -> bool:
+        """Whether a job was ever promoted."""
+        return any((one.topic, one.id) == (topic, id) for one in self.promotions)
+
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def trouble(self, kind: str, whom: str, lasts: float, *, since: float | None = None, slack: float = 0.0) -> None:

@@ -38,6 +38,7 @@ APART = {
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
 APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3, "hedging": 0.25}
 APART |= {"outages": 0.3, "bursts": 0.25, "lent": 0.75, "fickle": 0.25, "aside": 0.25}
+APART |= {"alters": 0.3, "dates": 0.25, "rolling": 0.2}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 PAUSES = ("pause", "hedged-pause")
@@ -104,6 +105,20 @@ OWN_TOPICS = (
     TopicPlan("prompt", {"shards": 2, "keep_done_ms": 20_000}, "result", 1.0, trait="fickle"),
     TopicPlan("passing", {"shards": 1}, "single", 1.0, trait="aside"),
     TopicPlan("staying", {"shards": 2}, "single", 1.0, trait="aside"),
+    TopicPlan("buried", {"shards": 3, "dead_max": 1_000}, "single", 1.0, trait="alters"),
+    TopicPlan("failing", {"shards": 2}, "single", 1.0, retry_delays=(4.0, 4.0, 4.0), trait="alters"),
+    TopicPlan("moved", {"shards": 1, "max_rate": 4.0}, "single", 1.0, trait="alters"),
+    TopicPlan(
+        "paired",
+        {"shards": 2},
+        "single",
+        1.0,
+        groups=("default", "audit"),
+        retry_delays=(2.5, 2.5, 2.5),
+        trait="alters",
+    ),
+    TopicPlan("dates", {"shards": 3}, "single", 1.0, trait="dates"),
+    TopicPlan("lined", {"shards": 3}, "ordered", 1.0, retry_delays=(3.0, 3.0, 3.0), trait="rolling"),
 )
 """The topics of the traits in `APART`."""
 

@@ -78,7 +78,7 @@ def ranked(seen: Seen) -> Iterator[str]:
     ranks = {
         (step.args["topic"], job["id"]): places.index(job["priority"])
         for step in seen.plan.steps
-        if step.kind == "ranked"
+        if step.kind in ("ranked", "ranked-moves")
         for job in step.args["jobs"]
     }
     by_time: defaultdict[tuple[str, int, int], list[Promotion]] = defaultdict(list)

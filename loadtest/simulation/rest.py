@@ -132,6 +132,18 @@ def holds(fleet: Fleet) -> Iterator[str]:
             yield f"{topic.name}: {', '.join(f'{name} holds {count}' for name, count in sorted(held.items()))}"
 
 
+def forgotten_dead(fleet: Fleet) -> Iterator[str]:
+    """Yields dead jobs that nobody finds any more: in a shard beyond all that their topic still counts."""
+    topics = _topics(fleet) if not fleet.ledger.undone else {}
+    for key, value in fleet.primary.store.values.items():
+        match = _KEY.match(key)
+        if match is None or match[3] != b"dead" or not len(value):
+            continue
+        found = topics.get((match[1] or b"").decode())
+        if found is not None and int(match[2]) >= found.all_shards:
+            yield f"{key.decode()}: {len(value)} dead jobs, and the topic counts {found.all_shards} shards"
+
+
 class Calm:
     """Measures how busy the fleet is over some time."""
 

@@ -19,7 +19,7 @@ from loadtest.simulation.operations.bundles import look_at_all
 from loadtest.simulation.oracle import Excuse, examine
 from loadtest.simulation.plan import LOAD_S, Plan, Step
 from loadtest.simulation.process import Process, current
-from loadtest.simulation.rest import LOOK_S, Calm, holds, is_quiet, leftovers, shards
+from loadtest.simulation.rest import LOOK_S, Calm, forgotten_dead, holds, is_quiet, leftovers, shards
 from loadtest.simulation.seams import in_place
 from loadtest.simulation.story import Story
 from loadtest.simulation.world import TooMuch, World
@@ -109,6 +109,7 @@ def _settle(fleet: Fleet) -> Iterator[str]:
     yield from (f"held: {what}" for what in holds(fleet))
     fleet.ledger.shards = shards(fleet)
     yield from (f"left: {what}" for what in leftovers(fleet) if what)
+    yield from (f"unlisted: {what}" for what in forgotten_dead(fleet))
     yield from _ended_too_soon(fleet)
     yield from _stop(fleet)
 

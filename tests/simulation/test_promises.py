@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadtest.simulation import promises
-from loadtest.simulation.ledger import Call, Keyed, Ledger, Promotion, Run
+from loadtest.simulation.ledger import Call, Keyed, Ledger, Promotion, Run, Trouble
 from loadtest.simulation.oracle import Seen
 from loadtest.simulation.oracle.excuses import Excuses
+from loadtest.simulation.oracle.retries import put_off
 from loadtest.simulation.plan import OWN_TOPICS, Plan, Step
 from loadtest.simulation.world import EPOCH_S, World
 
@@ -59,6 +61,19 @@ def test_jobs_of_higher_priority_are_promoted_first(ledger: Ledger, first: str, 
     for place, id in enumerate([first, "r1" if first == "r2" else "r2"]):
         ledger.promotions.append(_promotion("ranked", id, at=5.0, place=place))
     assert bool(list(promises.ranked(_seen(ledger, step)))) == is_broken
+
+
+@pytest.mark.parametrize(
+    ("after_s", "stopped", "is_broken"), [(3.0, 7.0, False), (1.5, 7.0, True), (1.5, 6.2, False), (0.1, 6.2, False)]
+)
+def test_a_failed_job_waits_out_its_pause_with_the_next_holder(
+    ledger: Ledger, after_s: float, stopped: float, is_broken: bool
+) -> None:
+    """Unless the holder was stopped before it can have told that the job has failed."""
+    ledger.troubles.append(Trouble("restart-worker", "worker-1", stopped, stopped + 2.0, stopped + 2.0))
+    failed = replace(_run("lined", "l1", 5.5, due=5.0), worker="worker-1", ended=6.0, outcome="ValueError")
+    ledger.runs += [failed, replace(_run("lined", "l1", 6.0 + after_s, due=5.0), worker="worker-2")]
+    assert bool(list(put_off(_seen(ledger)))) == is_broken
 
 
 MADE = {"id": "a", "due_ms": 5}

@@ -23,11 +23,15 @@ bursts       short jobs, many of which end at the same moment
 lent         jobs for lessees that settle them late
 aside        producers that have jobs for a topic which is being removed
 fickle       a topic whose settings change, and jobs that end while somebody begins to wait for them
+alters       changes beside jobs that are dead, wait for a retry, or have a priority
+dates        single occurrences of recurring jobs
+rolling      ordered jobs that fail while their workers are restarted in turn
 """
 
 from __future__ import annotations
 
 from loadtest.simulation.operations import (
+    alters,
     aside,
     beside,
     bundles,
@@ -35,6 +39,7 @@ from loadtest.simulation.operations import (
     callers,
     chains,
     crons,
+    dates,
     dead,
     debounce,
     due_ranges,
@@ -47,6 +52,7 @@ from loadtest.simulation.operations import (
     outages,
     removal,
     rivals,
+    rolling,
     shares,
     terms,
     topics,
@@ -57,6 +63,7 @@ from loadtest.simulation.operations.registry import OPERATIONS, Operation, opera
 __all__ = [
     "OPERATIONS",
     "Operation",
+    "alters",
     "aside",
     "beside",
     "bundles",
@@ -64,6 +71,7 @@ __all__ = [
     "callers",
     "chains",
     "crons",
+    "dates",
     "dead",
     "debounce",
     "due_ranges",
@@ -77,6 +85,7 @@ __all__ = [
     "outages",
     "removal",
     "rivals",
+    "rolling",
     "shares",
     "terms",
     "topics",

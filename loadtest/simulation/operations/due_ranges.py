@@ -34,7 +34,7 @@ async def due_range(actor: Actor, step: Step) -> None:
     sent = actor.ledger.world.now
     changed = [Call(step, one.topic, one.id, sent, before_us) for one in made]
     actor.ledger.calls += changed
-    progress = await _until_done(actor, step)
+    progress = await until_done(actor, step)
     if progress is None or not all(one.outcome == "created" for one in made):
         return
     reached_ms = actor.ledger.server.clock_us() / 1000
@@ -47,7 +47,7 @@ async def due_range(actor: Actor, step: Step) -> None:
     actor.ledger.counted.append((changed[0], progress.jobs, len(made)))
 
 
-async def _until_done(actor: Actor, step: Step) -> BulkProgress | None:
+async def until_done(actor: Actor, step: Step) -> BulkProgress | None:
     """Repeat the call under its name until it is done. Returns None if it fails for long."""
     topic, client = step.args["topic"], actor.client
     which: dict[str, Any] = {"until": datetime(2100, 1, 1, tzinfo=UTC), "name": f"change-{step.number}", "rounds": 1}

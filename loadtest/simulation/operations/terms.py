@@ -23,7 +23,7 @@ def _draw_expiring(draft: Draft) -> Args:
 @operation("expiring", weight=8, draw=_draw_expiring, trait="terms")
 async def expiring(actor: Actor, step: Step) -> None:
     """Schedule jobs that may start for a while only; their topic is so slow that some expire."""
-    await _schedule(actor, step, [{"expires": job["expires"]} for job in step.args["jobs"]], "may expire")
+    await schedule_with(actor, step, [{"expires": job["expires"]} for job in step.args["jobs"]], "may expire")
 
 
 def _draw_ranked(draft: Draft) -> Args:
@@ -37,10 +37,10 @@ def _draw_ranked(draft: Draft) -> Args:
 @operation("ranked", weight=6, draw=_draw_ranked, trait="terms")
 async def ranked(actor: Actor, step: Step) -> None:
     """Schedule jobs of several priorities that are due at the same time."""
-    await _schedule(actor, step, [{"priority": job["priority"]} for job in step.args["jobs"]], "")
+    await schedule_with(actor, step, [{"priority": job["priority"]} for job in step.args["jobs"]], "")
 
 
-async def _schedule(actor: Actor, step: Step, more: list[dict[str, object]], outcome: str) -> None:
+async def schedule_with(actor: Actor, step: Step, more: list[dict[str, object]], outcome: str) -> None:
     """Schedule the step's jobs in one call; with an `outcome`, they need not run."""
     topic, jobs, ledger = step.args["topic"], step.args["jobs"], actor.ledger
     asked_us = ledger.server.clock_us()
@@ -73,4 +73,4 @@ def _draw_misfiring(draft: Draft) -> Args:
 @operation("misfiring", weight=4, draw=_draw_misfiring, trait="terms")
 async def misfiring(actor: Actor, step: Step) -> None:
     """Schedule more jobs than their topic promotes in time: the late ones are buried."""
-    await _schedule(actor, step, [{}] * len(step.args["jobs"]), "")
+    await schedule_with(actor, step, [{}] * len(step.args["jobs"]), "")

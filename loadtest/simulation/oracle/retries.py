@@ -13,8 +13,31 @@ from loadtest.simulation.world import EPOCH_S
 
 AGAIN_S = 0.4
 """The pause that a handler asks for itself."""
+TOLD_S = 0.6
+"""A worker has told that a job has failed after this time, if nothing is wrong."""
 COUNTED = ("ValueError", "Misbehaved")
 ENDED = ("done", "Bury")
+
+
+@promise("put off")
+def put_off(seen: Seen) -> Iterator[str]:
+    """In order, a failed job waits out its pause with the next holder, too, if nothing was wrong when it failed."""
+    delays = {one.name: one.retry_delays for one in seen.plan.topics if one.handling == "ordered"}
+    runs: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
+    for run in seen.ledger.runs if not seen.ledger.undone and len(seen.ledger.clock) == 1 else ():
+        if run.topic in delays:
+            runs[run.topic, run.id, run.entry].append(run)
+    for (topic, id, _), attempts in runs.items():
+        for first, again in pairwise(attempts):
+            if first.outcome not in COUNTED or first.ended is None or first.attempt > len(delays[topic]):
+                continue
+            passed, pause = again.began - first.ended, delays[topic][first.attempt - 1]
+            was_told = not seen.ledger.is_explained(
+                first.began, first.ended + TOLD_S, but=("reshard", "pause"), whom=first.worker
+            )
+            if TOLD_S < passed < pause - SOON_S and was_told:
+                where = f"on {again.worker} after {first.worker}"
+                yield f"{topic}/{id} ran again {passed:.2f} s after it had failed, {where}, instead of {pause} s"
 
 
 @promise("retried")
