@@ -9,7 +9,7 @@ from loadtest.simulation.plan import Draft
 
 def _draw_lined(draft: Draft) -> Args:
     random = draft.random
-    payload = [random.choice((0, 0.01, 0.3)), random.choice((0, 0, 0, 1, 2)), "error"]
+    payload = [random.choice((0, 0.01, 0.3)), random.choice((0, 0, 1, 1, 2)), "error"]
     return {**jobs.drawn_job(draft), "delay": round(random.uniform(0, 3), 3), "payload": payload}
 
 

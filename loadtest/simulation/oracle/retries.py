@@ -24,12 +24,14 @@ def put_off(seen: Seen) -> Iterator[str]:
     """In order, a failed job waits out its pause with the next holder, too, if nothing was wrong when it failed."""
     delays = {one.name: one.retry_delays for one in seen.plan.topics if one.handling == "ordered"}
     runs: defaultdict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for run in seen.ledger.runs if not seen.ledger.undone and len(seen.ledger.clock) == 1 else ():
+    for run in seen.ledger.runs if not seen.ledger.undone else ():
         if run.topic in delays:
             runs[run.topic, run.id, run.entry].append(run)
     for (topic, id, _), attempts in runs.items():
         for first, again in pairwise(attempts):
             if first.outcome not in COUNTED or first.ended is None or first.attempt > len(delays[topic]):
+                continue
+            if any(first.began <= since <= again.began for since, _, _ in seen.ledger.clock[1:]):
                 continue
             passed, pause = again.began - first.ended, delays[topic][first.attempt - 1]
             was_told = not seen.ledger.is_explained(
