@@ -38,7 +38,7 @@ APART = {
 APART |= {"visits": 0.5, "rivals": 0.4, "power": 0.15, "deaths": 0.2, "callers": 0.75, "crons": 0.3, "chains": 0.4}
 APART |= {"leaving": 0.25, "keeping": 0.25, "bundles": 0.4, "shares": 0.4, "debounce": 0.3, "hedging": 0.25}
 APART |= {"outages": 0.3, "bursts": 0.25, "lent": 0.75, "fickle": 0.25, "aside": 0.25}
-APART |= {"alters": 0.3, "dates": 0.25, "rolling": 0.2}
+APART |= {"alters": 0.3, "dates": 0.25, "rolling": 0.3}
 """The same for traits with their own topics or processes, which do not change the rest of a seed."""
 
 PAUSES = ("pause", "hedged-pause")
