@@ -38,7 +38,7 @@ from wheelq.errors import (
     Unavailable,
 )
 from wheelq.model.job import OnDuplicate
-from wheelq.producer.outbox.kept import Sending
+from wheelq.producer.outbox.kept import Asked, Sending
 from wheelq.producer.outbox.store import Outbox, OutboxInfo
 from wheelq.protocol.call import Call, command
 from wheelq.protocol.keys import Keys
@@ -291,7 +291,7 @@ class Late(Fault):
 def keep_aside(client: Client, specs: list[JobSpec]) -> None:
     """Put jobs into the client's outbox, as if the server were away."""
 
-    client._driver.run(client._scheduling.aside(TOPIC, specs, "keep"))
+    client._driver.run(client._scheduling.aside(TOPIC, specs, "keep", Asked.now(client._clock)))
 
 
 def test_a_job_that_is_cancelled_while_it_is_delivered_does_not_come_back(

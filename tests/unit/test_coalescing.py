@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wheelq import JobSpec, Settings
-from wheelq.base.clock import SystemClock
+from wheelq.base.clock import SystemClock, wall_ms
 from wheelq.errors import (
     InvalidInput,
     NotReplicated,
@@ -109,6 +109,24 @@ async def test_with_an_outbox_they_are_kept_and_a_bad_one_among_them_is_told(tmp
         await bad[0]
     assert caught.value.field == "delay"
     assert Outbox(OutboxSettings(path=str(tmp_path / "outbox.db"))).info().jobs == 1
+    client.thawed.set()
+    await first[0]
+    await client.close()
+
+
+async def test_the_delay_of_one_that_is_kept_counts_from_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted from when the job was kept, up to seconds later."""
+    monkeypatch.setattr(coalescing, "STALLED_S", 0.4)
+    client, sender = frozen(tmp_path / "outbox.db")
+    first, early = await make(sender, ["first"]), await make(sender, ["early"])
+    came_ms = wall_ms()
+    await asyncio.sleep(0.2)
+    later = await make(sender, ["later"])
+    late_ms = (await later[0]).due_ms - (await early[0]).due_ms
+    assert late_ms >= 200
+    assert (await early[0]).due_ms <= came_ms + 60_000
     client.thawed.set()
     await first[0]
     await client.close()

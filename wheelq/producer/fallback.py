@@ -114,8 +114,9 @@ class Fallback(Scheduling):
                     yield Do(partial(self._outbox.deliver_first, topic, spec.key))
         return (yield from super().members(topic, specs, bundle, on_duplicate, durability))
 
-    def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
-        asked = Asked.now(self._clock)
+    def aside(
+        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, asked: Asked
+    ) -> Operation[list[Receipt]]:
         left, bad = self._checked(topic, specs, on_duplicate).remaining()
         if bad is not None:
             raise bad

@@ -33,7 +33,7 @@ from wheelq.model.job import JobSpec, OnDuplicate, Receipt
 from wheelq.model.topic import Topic, shards_in
 from wheelq.producer.confirmation import Confirmation, Confirmer
 from wheelq.producer.operation import Operation, Stream, ask, ask_all, ask_all_until_known, ask_until_known
-from wheelq.producer.outbox.kept import Parcel, Sending
+from wheelq.producer.outbox.kept import Asked, Parcel, Sending
 from wheelq.producer.preparation import Preparation, accepted
 from wheelq.producer.submission import Submission
 from wheelq.producer.topics import Topics
@@ -161,8 +161,13 @@ class Scheduling:
     ) -> Operation[list[Receipt]]:
         return self._submitted(self._checked(topic, specs, on_duplicate), durability)
 
-    def aside(self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate) -> Operation[list[Receipt]]:
-        """Keep jobs in the outbox without asking the server. Raises: InvalidJob (none is kept), Unavailable."""
+    def aside(
+        self, topic: str, specs: Iterable[JobSpec], on_duplicate: OnDuplicate, asked: Asked
+    ) -> Operation[list[Receipt]]:
+        """Keep jobs in the outbox without asking the server; `asked` is when they were scheduled.
+
+        Raises: InvalidJob (none is kept), Unavailable.
+        """
         raise Unavailable("the server does not answer, and there is no outbox: nothing was done")
 
     def about(self, topic: str, id: str, operation: Operation[T]) -> Operation[T]:

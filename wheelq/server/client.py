@@ -11,6 +11,7 @@ from wheelq.model.recurring import RecurringOutcome, Rule
 from wheelq.model.topic import Topic
 from wheelq.producer.dead import Dead
 from wheelq.producer.operation import Do, Operation
+from wheelq.producer.outbox.kept import Asked
 from wheelq.producer.recurring import KEEP
 from wheelq.protocol.calls.dead import DeadSummary
 
@@ -56,9 +57,12 @@ class ServerClient(AsyncClient):
         operation = self._recurrences.revise(topic, name, rule, payload)
         return await self._driver.run(self._confirmer.changing(operation))
 
-    async def keep_aside(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Receipt]:
+    async def keep_aside(
+        self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, asked: Asked
+    ) -> list[Receipt]:
         """Put jobs into the outbox without asking the server, for callers that already know that it is down.
 
-        One receipt each, in order. Raises: InvalidJob (none is kept), OutboxFull, and Unavailable without an outbox.
+        Their delays count from `asked`. One receipt each, in order. Raises: InvalidJob (none is kept), OutboxFull, and
+        Unavailable without an outbox.
         """
-        return await self._driver.run(self._scheduling.aside(topic, specs, on_duplicate))
+        return await self._driver.run(self._scheduling.aside(topic, specs, on_duplicate, asked))

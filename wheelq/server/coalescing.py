@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wheelq.base.clock import Clock
 from wheelq.errors import (
@@ -33,6 +34,7 @@ from wheelq.errors import (
     WheelqError,
 )
 from wheelq.model.job import JobSpec, OnDuplicate, Receipt
+from wheelq.producer.outbox.kept import Asked
 from wheelq.producer.preparation import Preparation
 from wheelq.server.client import ServerClient
 from wheelq.settings import ClientSettings
@@ -43,16 +45,25 @@ STALLED_S = 1.0
 """How long a call may have no answer before the jobs behind it stop waiting."""
 LOOK_S = 0.2
 """How often stalled calls are checked, and how long the jobs behind a call wait after one that stalled."""
+TOGETHER_S = 0.1
+"""Jobs that came within this time are kept together, with the delay of each counted from the last request."""
 
 Outcome = Receipt | WheelqError
-Waiting = list[tuple[JobSpec, asyncio.Future[Receipt]]]
+
+
+class Waiting(NamedTuple):
+    """A job that waits to be sent."""
+
+    spec: JobSpec
+    answer: asyncio.Future[Receipt]
+    asked: Asked
 
 
 @dataclass(slots=True, eq=False)
 class _Queue:
     """The jobs of one topic that wait to be sent, and the task that sends them."""
 
-    waiting: Waiting = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
     sending: asyncio.Task[None] | None = None
     is_stalled: bool = False
     """Whether the current call has stalled."""
@@ -82,7 +93,7 @@ class Coalescing:
         if queue is None:
             queue = self._queues[topic, on_duplicate] = _Queue()
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        queue.waiting.append((spec, answer))
+        queue.waiting.append(Waiting(spec, answer, Asked.now(self._clock)))
         if queue.sending is None:
             queue.sending = asyncio.create_task(self._send(topic, on_duplicate, queue))
         return await answer
@@ -144,7 +155,7 @@ class Coalescing:
                 patience = LOOK_S if self._is_away else STALLED_S
                 stalled = asyncio.get_running_loop().call_later(patience, self._stalled, topic, on_duplicate, queue)
                 try:
-                    outcomes = await self.schedule_each(topic, [spec for spec, _ in batch], on_duplicate, True)
+                    outcomes = await self.schedule_each(topic, [one.spec for one in batch], on_duplicate, True)
                 finally:
                     stalled.cancel()
                     queue.is_stalled = False
@@ -152,7 +163,7 @@ class Coalescing:
                 _tell(batch, outcomes)
         finally:
             del self._queues[topic, on_duplicate]
-            for spec, answer in (*batch, *queue.waiting):  # none, unless this task was cancelled or failed
+            for spec, answer, _ in (*batch, *queue.waiting):  # none, unless this task was cancelled or failed
                 if not answer.done():
                     answer.set_exception(OutcomeUnknown("the server stopped while it scheduled", _ids(spec)))
 
@@ -163,25 +174,30 @@ class Coalescing:
     async def _let_go(self, topic: str, on_duplicate: OnDuplicate, queue: _Queue) -> None:
         """Stop the jobs behind a stalled call from waiting for it."""
         while queue.is_stalled:
-            waiting, queue.waiting = queue.waiting, []
-            if waiting:
-                _tell(waiting, await self._keep_each(topic, [spec for spec, _ in waiting], on_duplicate))
+            while queue.waiting:
+                until = queue.waiting[0].asked.uptime + TOGETHER_S
+                part = [one for one in queue.waiting if one.asked.uptime <= until]
+                del queue.waiting[: len(part)]
+                specs = [one.spec for one in part]
+                _tell(part, await self._keep_each(topic, specs, on_duplicate, part[-1].asked))
             await asyncio.sleep(LOOK_S)
 
-    async def _keep_each(self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate) -> list[Outcome]:
-        """Like `schedule_each`, but only through the outbox."""
+    async def _keep_each(
+        self, topic: str, specs: Sequence[JobSpec], on_duplicate: OnDuplicate, asked: Asked
+    ) -> list[Outcome]:
+        """Like `schedule_each`, but only through the outbox; `asked`: when the last of the requests came."""
         try:
-            return [*await self._client.keep_aside(topic, specs, on_duplicate)]
+            return [*await self._client.keep_aside(topic, specs, on_duplicate, asked)]
         except InvalidJob as error:
             if len(specs) == 1:
                 return [InvalidInput(error.field.removeprefix("jobs[0]."), error.problem)]
         except WheelqError as error:
             return [error] * len(specs)
-        return [(await self._keep_each(topic, [spec], on_duplicate))[0] for spec in specs]
+        return [(await self._keep_each(topic, [spec], on_duplicate, asked))[0] for spec in specs]
 
 
-def _tell(waiting: Waiting, outcomes: Sequence[Outcome]) -> None:
-    for (_, answer), outcome in zip(waiting, outcomes, strict=True):
+def _tell(waiting: Sequence[Waiting], outcomes: Sequence[Outcome]) -> None:
+    for (_, answer, _), outcome in zip(waiting, outcomes, strict=True):
         if not answer.done():  # otherwise its caller has gone
             if isinstance(outcome, WheelqError):
                 answer.set_exception(outcome)
