@@ -108,16 +108,18 @@ def once(seen: Seen) -> Iterator[str]:
                 yield f"{one.step} has made {sorted(ids | seen_ids)} of one job; its answers name {sorted(ids)}"
             if is_refused and seen_ids:
                 yield f"{one.step} was refused {len(one.answers)} times, and made {sorted(seen_ids)}"
-        answers = [_stored(answer) for status, answer in one.answers if status < 300 and all(one.ids_in(answer))]
+        answers = [answer for status, answer in one.answers if status < 300 and all(one.ids_in(answer))]
+        if any(job.get("in_outbox") for answer in answers for job in answer.get("outcomes", [answer])):
+            answers = [_without_estimates(answer) for answer in answers]
         if any(answer != answers[0] for answer in answers):
             yield f"{one.step} has several answers: {answers}"
 
 
-def _stored(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what two answers have in common if the first could not be stored: both estimate the due time."""
-    if not answer.get("in_outbox"):
-        return answer
-    return {name: value for name, value in answer.items() if name not in ("due", "due_ms")}
+def _without_estimates(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what answers have in common if jobs were kept, and the first answer could not be stored."""
+    if "outcomes" in answer:
+        return {**answer, "outcomes": [_without_estimates(one) for one in answer["outcomes"]]}
+    return {name: value for name, value in answer.items() if name not in ("due", "due_ms", "in_outbox")}
 
 
 @promise("acknowledged")
