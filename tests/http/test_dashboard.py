@@ -96,6 +96,19 @@ class Browser:
         return await self.send("/sign-in", "/sign-in", key=token)
 
 
+async def test_after_a_change_the_page_of_due_jobs_counts_again(http: Http, shop: AsyncClient) -> None:
+    """Else it shows for up to a minute what was due before."""
+    browser = Browser(http)
+
+    async def due() -> int:
+        page = (await browser.get("/future?span=week")).text
+        return sum(map(int, re.findall(r"(\d+) jobs? due", page)))
+
+    before = await due()
+    assert (await browser.send("/schedule", topic="orders", delay="2h")).status_code == 303
+    assert await due() > before
+
+
 async def test_every_page_is_there_and_sends_strict_headers(http: Http, shop: AsyncClient) -> None:
     for path in EVERY_PAGE:
         answer = await http.get(path)
