@@ -51,7 +51,7 @@ TOGETHER_S = 0.1
 Outcome = Receipt | WheelqError
 
 
-class Waiting(NamedTuple):
+class Unsent(NamedTuple):
     """A job that waits to be sent."""
 
     spec: JobSpec
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
 class _Queue:
     """The jobs of one topic that wait to be sent, and the task that sends them."""
 
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Unsent] = field(default_factory=list)
     sending: asyncio.Task[None] | None = None
     is_stalled: bool = False
     """Whether the current call has stalled."""
@@ -93,7 +93,7 @@ class Coalescing:
         if queue is None:
             queue = self._queues[topic, on_duplicate] = _Queue()
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        queue.waiting.append(Waiting(spec, answer, Asked.now(self._clock)))
+        queue.waiting.append(Unsent(spec, answer, Asked.now(self._clock)))
         if queue.sending is None:
             queue.sending = asyncio.create_task(self._send(topic, on_duplicate, queue))
         return await answer
@@ -196,7 +196,7 @@ class Coalescing:
         return [(await self._keep_each(topic, [spec], on_duplicate, asked))[0] for spec in specs]
 
 
-def _tell(waiting: Sequence[Waiting], outcomes: Sequence[Outcome]) -> None:
+def _tell(waiting: Sequence[Unsent], outcomes: Sequence[Outcome]) -> None:
     for (_, answer, _), outcome in zip(waiting, outcomes, strict=True):
         if not answer.done():  # otherwise its caller has gone
             if isinstance(outcome, WheelqError):
