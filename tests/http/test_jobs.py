@@ -400,7 +400,6 @@ async def test_a_request_is_corrected_once(http: Http) -> None:
     again = await http.post(JOBS, json={"delay": 60}, headers=key)
     assert (right.status_code, again.json()) == (201, right.json())
     assert (await http.post(JOBS, json={"delay": 61}, headers=key)).status_code == 409
-    assert (await http.post(JOBS, json={"delay": 1e12}, headers=key)).status_code == 422
 
 
 @pytest.mark.parametrize("base_path", ["", "/tools/wheelq"])

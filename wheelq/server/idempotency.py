@@ -3,10 +3,9 @@
     remember ─▶ nothing there ─▶ schedule the job with the id just stored ─▶ store the answer with it
              ─▶ same request, answered      the answer again; nothing is done
              ─▶ same request, no answer     its server died, or it is in progress: continue with the same job id
-             ─▶ another request             refused, unless the one that is there was refused: this one corrects it
-
-A request that is refused keeps its note, because the same request may be on its way once more, and make its job with
-this id. Another note says that it was refused. A request that corrects it has notes of its own, named by that id.
+             ─▶ another request             refused
+             ─▶ nothing there, and the job is refused: forget the request, so that it can be corrected. If the same
+                request is on its way once more, and makes the job, it is remembered again
 
 The job's id makes this safe. It is fixed before anything is scheduled, so two requests that continue at the same time
 make one job. The first stored answer counts for all of them. If some jobs of a request have an unknown outcome or found
@@ -66,12 +65,16 @@ class Answers:
         If the answer has an outcome for each of several `jobs`, `make` also gets those that are certain already.
         Raises: Problem, if the key belongs to another request; ServerError.
         """
-        name, first = await self._claim(f"{caller}\n{key}", hashlib.sha256(request).digest(), id)
+        name = f"{caller}\n{key}"
+        fingerprint = hashlib.sha256(request).digest()
         claim, place = self._keys.note("request", name), self._keys.note("answer", name)
         places = [self._keys.note("outcome", f"{name}\n{number}") for number in range(jobs)]
+        found = await self._transport.send(notes.remember(claim, fingerprint + id.encode(), self._kept_ms))
         known: Outcomes = {}
-        if first is not None:
-            id = first
+        if found is not None:
+            if found[: len(fingerprint)] != fingerprint:
+                raise Problem(problems.KEY_REUSED, field="Idempotency-Key")
+            id = found[len(fingerprint) :].decode()
             kept = await self._transport.send(notes.recall(place))
             if kept is not None:
                 answer: dict[str, Any] = from_json(kept)
@@ -80,13 +83,16 @@ class Answers:
             known = {number: from_json(kept) for number, kept in enumerate(outcomes) if kept is not None}
         try:
             made = await make(id, known)
-        except NOTHING_MADE:
-            with suppress(ServerError):
-                if await self._transport.send(notes.recall(place)) is None:  # else the same request got through
-                    await self._transport.send(notes.remember(self._refusal(name, id), b"", self._kept_ms))
+        except NOTHING_MADE:  # the request with the same key may be corrected
+            if found is None:
+                with suppress(ServerError):
+                    if await self._transport.send(notes.recall(place)) is None:  # else the same request got through
+                        await self._transport.send(notes.forget(claim))
             raise
         certain = _certain(made)
         try:
+            if found is not None and not await self._has_key(claim, found):
+                return made
             if len(certain) == jobs:
                 return (await self._keep(claim, {place: made}))[0]
             await self._keep(claim, {places[number]: certain[number] for number in certain.keys() - known.keys()})
@@ -95,22 +101,9 @@ class Answers:
                 raise OutcomeUnknown("the outcomes of some jobs are certain, and cannot be kept") from error
         return made
 
-    async def _claim(self, name: str, fingerprint: bytes, id: str) -> tuple[str, str | None]:
-        """Notes a request, after those that were refused. Returns the name of its notes, and its id if it was there."""
-        while True:
-            note = notes.remember(self._keys.note("request", name), fingerprint + id.encode(), self._kept_ms)
-            found = await self._transport.send(note)
-            first = None if found is None else found[len(fingerprint) :].decode()
-            if first is None or found is None or found[: len(fingerprint)] == fingerprint:
-                return name, first
-            asked = (notes.recall(key) for key in (self._refusal(name, first), self._keys.note("answer", name)))
-            was_refused, answer = await asyncio.gather(*map(self._transport.send, asked))
-            if was_refused is None or answer is not None:  # it may have got through at the next attempt
-                raise Problem(problems.KEY_REUSED, field="Idempotency-Key")
-            name = f"{name}\n{first}"
-
-    def _refusal(self, name: str, id: str) -> str:
-        return self._keys.note("refused", f"{name}\n{id}")
+    async def _has_key(self, claim: str, note: bytes) -> bool:
+        """Whether a repeated request has the key, or has it again: its first copy may have been refused meanwhile."""
+        return await self._transport.send(notes.remember(claim, note, self._kept_ms)) in (None, note)
 
     async def _keep(self, claim: str, made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Store what was made, each under its note, as long as its request is known. Returns the first of each note."""
