@@ -174,7 +174,7 @@ class Coalescing:
     async def _let_go(self, topic: str, on_duplicate: OnDuplicate, queue: _Queue) -> None:
         """Stop the jobs behind a stalled call from waiting for it."""
         while queue.is_stalled:
-            while queue.waiting:
+            while queue.is_stalled and queue.waiting:
                 until = queue.waiting[0].asked.uptime + TOGETHER_S
                 part = [one for one in queue.waiting if one.asked.uptime <= until]
                 del queue.waiting[: len(part)]
