@@ -2,7 +2,7 @@
 
     KNOBS      by name: the values to draw from, and the places with the limit
     drawn      the knobs of a seed; a third of the seeds have none, and no seed has all
-    OF_TRAITS  the knobs that matter to a trait, which half of its seeds turn
+    OF_TRAITS  the knobs that matter to a trait, which most of its seeds turn
     turned     limits of modules, for the length of a run
     settings   limits that are settings
 

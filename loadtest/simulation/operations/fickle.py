@@ -15,7 +15,7 @@ from wheelq.errors import WheelqError
 
 WAIT_S = 15.0
 AT_ONCE_S = 1.5
-"""Whoever waits for a job hears of its end within this time."""
+"""A caller that waits for a job hears of its end within this time."""
 KNOWN_S = 4.0
 """Workers know new settings of a topic after this time."""
 TURN_S = 14.0

@@ -50,7 +50,7 @@ def dated(seen: Seen) -> Iterator[str]:
         if one.outcome in ("created", "replaced"):
             heard.setdefault(who, one.answered)
         if one.outcome != "kept" or "delay" not in one.step.args or who in (WEB, *wrong):
-            continue  # the service counts from when it keeps a job
+            continue  # the service may look at the topic first, before the delay counts
         has_died = any(name == who and at < one.sent for name, at in seen.ledger.deaths)
         if has_died or one.sent <= heard.get(who, math.inf):
             continue
