@@ -82,8 +82,7 @@ def crowded(seen: Seen) -> Iterator[str]:
 
 def _limited(seen: Seen, topic: str) -> list[Promotion]:
     """Returns the promotions of a topic, without those that a call has asked for."""
-    asked = {one.id for one in seen.ledger.calls if one.topic == topic and one.step.kind == "run-now"}
-    return [one for one in seen.ledger.promotions if one.topic == topic and one.id not in asked]
+    return [one for one in seen.ledger.promotions if one.topic == topic and not seen.asked_now((topic, one.id))]
 
 
 def in_force(

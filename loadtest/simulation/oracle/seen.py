@@ -22,6 +22,7 @@ SHARED_BY, LARGEST = ("worker-0", "worker-1", "worker-2"), "worker-0"
 """The workers of the first group, and the one with most places."""
 ONE_LEFT_S = 2.5
 """For so long jobs may wait for a place in the only worker that is left."""
+RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now", "share-run-now")
 JobId = tuple[str, str]
 Promise = Callable[["Seen"], Iterator[str]]
 PROMISES: dict[str, Promise] = {}
@@ -96,6 +97,11 @@ class Seen:
     def retries(self) -> set[tuple[str, str]]:
         """Topic and entry of every promotion of a retry."""
         return {(one.topic, one.entry) for one in self.ledger.promotions if one.group}
+
+    def asked_now(self, job: JobId) -> list[float]:
+        """Returns the times of the calls that asked to promote a job at once."""
+        asked = [call.sent for call in self.jobs[job].calls if call.step.kind in RUNS_NOW]
+        return asked + [sent for topic, id, sent in self.ledger.members_run_now if (topic, id) == job]
 
     def server_time(self, at: float) -> float:
         """Returns what the server's clock showed at this time, in seconds from the beginning."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from loadtest.simulation.ledger import Call, Promotion, Run
 from loadtest.simulation.oracle.excuses import TAKEN_S
-from loadtest.simulation.oracle.seen import ALONE, GROUPS, SOON_S, History, Seen, promise
+from loadtest.simulation.oracle.seen import ALONE, GROUPS, RUNS_NOW, SOON_S, History, Seen, promise
 from loadtest.simulation.world import EPOCH_S
 
 NEARLY_S = 0.25
@@ -25,7 +25,6 @@ SLOW_S = 6.0
 """Leader and standby may both have a slow network: a packet of theirs takes up to 2.4 s."""
 NEW_S = 4.0
 """How much longer it takes then until a topic is served that was made again: they read and assign it first."""
-RUNS_NOW = ("run-now", "rival-run-now", "asked-run-now", "share-run-now")
 SETS_DUE = ("created", "replaced", "rescheduled", "moved")
 
 
@@ -151,11 +150,10 @@ def late(seen: Seen) -> Iterator[str]:
 
 def _due_since(seen: Seen, one: Promotion) -> float:
     """Returns since when the job has had its due time: since it waits, or since a `run_now` that promoted it."""
-    calls = seen.jobs[one.topic, one.id].calls
-    asked = [call.sent for call in calls if call.step.kind in RUNS_NOW]
-    asked += [sent for topic, id, sent in seen.ledger.members_run_now if (topic, id) == (one.topic, one.id)]
     in_force = [
-        sent for sent in asked if sent <= one.at and (seen.server_time(sent) + EPOCH_S) * 1000 <= one.due_ms + 1
+        sent
+        for sent in seen.asked_now((one.topic, one.id))
+        if sent <= one.at and (seen.server_time(sent) + EPOCH_S) * 1000 <= one.due_ms + 1
     ]
     return max([one.waits_since, *in_force])
 
