@@ -101,7 +101,7 @@ KNOBS: Mapping[str, Knob] = {
     "finished-in-order": _at("worker.ordered.ordering:FINISHED_AT_ONCE", 1, 3),
     "overdue-shards": _at("worker.upkeep.overdue:SHARDS", 1, 2),
     "tidied-shards": _at("worker.upkeep.janitor:TIDY_AT_ONCE", 1, 2),
-    "topics-read": _at("worker.upkeep.shards:AT_ONCE", 1, 2),
+    "topics-read": _at("worker.upkeep.shards:AT_ONCE", 6, 14),
     "metrics": _at("base.metrics:MOST_AT_ONCE", 1, 5),
     # what a topic keeps, and scripts
     "dead-kept": _setting("topic.dead_max", 1, 3),
