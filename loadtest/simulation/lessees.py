@@ -104,7 +104,8 @@ class Asker(Lessee):
             await self._tell("progress", job, fraction=0.5, text=job["id"])
         told = [await self._tell("ack", job, result=result_of(run))]
         while self._random.random() < self.acknowledges_again:
-            told.append(await self._tell("ack", job, result="told again"))
+            result = "told again" if any(told) else result_of(run)  # one that was refused may be repeated
+            told.append(await self._tell("ack", job, result=result))
         self._actor.ledger.acknowledged[self.topic, run.id, run.entry] += sum(told)
         return any(told)
 
