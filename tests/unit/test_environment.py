@@ -152,7 +152,7 @@ def test_settings_given_by_the_program_replace_file_and_environment(
 )
 def test_an_invalid_value_is_named_with_its_variable(name: str, text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        with_environment(Settings(), {f"WHEELQ_{name}": text})
+        with_environment(None, {f"WHEELQ_{name}": text})
     assert str(caught.value) == f"WHEELQ_{name} {problem}"
 
 
@@ -170,22 +170,50 @@ def test_an_invalid_value_is_named_with_its_variable(name: str, text: str, probl
 )
 def test_a_misspelt_name_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"WHEELQ_{wrong} is not a .* mean WHEELQ_{meant}\b"):
-        with_environment(Settings(), {f"WHEELQ_{wrong}": "1"})
+        with_environment(None, {f"WHEELQ_{wrong}": "1"})
 
 
 def test_a_name_that_is_like_none_is_told_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     variables = {"WHEELQ_SERVER_URL": "http://delays.example", "WHEELQ_SERVER_BINARY": "/usr/bin/valkey-server"}
-    assert with_environment(Settings(), variables) == with_environment(Settings(), variables) == Settings()
+    assert with_environment(None, variables) == with_environment(None, variables) == Settings()
     assert [record.message.split()[0] for record in caplog.records] == ["WHEELQ_SERVER_URL"]
 
 
 def test_variables_that_kubernetes_sets_for_services_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "wheelq.settings"):
-        assert with_environment(Settings(), FROM_KUBERNETES) == Settings()
+        assert with_environment(None, FROM_KUBERNETES) == Settings()
     assert {record.levelno for record in caplog.records} == {logging.DEBUG}
     assert [record.message.split()[0] for record in caplog.records] == list(FROM_KUBERNETES)
 
 
 def test_variables_of_other_programs_are_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
-    assert with_environment(Settings(), {"SERVER_PORT": "http", "PATH": "/bin"}) == Settings()
-    assert with_environment(Settings(), {"WHEELQ_SERVER_PORT": "80"}).server == ServerSettings(port=80)
+    assert with_environment(None, {"SERVER_PORT": "http", "PATH": "/bin"}) == Settings()
+    assert with_environment(None, {"WHEELQ_SERVER_PORT": "80"}).server == ServerSettings(port=80)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "text", "read"),
+    [
+        ('[server]\ntls_cert = "/c"', "SERVER_TLS_KEY", "/k", lambda found: found.server.tls_key == "/k"),
+        ('[topic]\nmisfire = "skip"', "TOPIC_GRACE_MS", "1000", lambda found: found.topic.grace_ms == 1000),
+        ("[breaker]\nopen_ms = 20000", "BREAKER_OPEN_MAX_MS", "30000", lambda found: found.breaker.open_ms == 20_000),
+        ('password = "x"', "PASSWORD_FILE", "/run/secret", lambda found: not found.password),
+        ('password_file = "/run/secret"', "PASSWORD", "x", lambda found: not found.password_file),
+        ("[worker]\nconcurrency = 0", "WORKER_CONCURRENCY", "5", lambda found: found.worker.concurrency == 5),
+    ],
+)
+def test_a_file_and_variables_are_checked_together(
+    tmp_path: Path, file: str, name: str, text: str, read: Callable[[Settings], bool]
+) -> None:
+    path = tmp_path / "wheelq.toml"
+    path.write_text(file)
+    assert read(with_environment(path, {f"WHEELQ_{name}": text}))
+
+
+def test_what_is_wrong_in_a_file_or_a_variable_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wheelq.toml"
+    path.write_text("[breaker]\nopen_ms = 20000")
+    with pytest.raises(ConfigurationError, match=r"^WHEELQ_BREAKER_OPEN_MS must be at most open_max_ms"):
+        with_environment(None, {"WHEELQ_BREAKER_OPEN_MS": "90000"})
+    with pytest.raises(ConfigurationError, match=r"wheelq\.toml \[breaker\]: open_ms must be at most"):
+        with_environment(path, {"WHEELQ_BREAKER_OPEN_MAX_MS": "10000"})

@@ -15,15 +15,13 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from wheelq.errors import ConfigurationError, InvalidSetting
 from wheelq.settings.declaration import Declaration
-from wheelq.settings.whole import Settings, tables
+from wheelq.settings.whole import Settings, merged, read_toml, tables
 
 logger = logging.getLogger("wheelq.settings")
 
@@ -43,23 +41,21 @@ def settings_in_force(config: str | os.PathLike[str] | None = None) -> Settings:
 
     Raises: ConfigurationError, which names the file or the variable.
     """
-    file = config or os.environ.get(CONFIG)
-    return with_environment(Settings.load(Path(file)) if file else Settings(), os.environ)
+    return with_environment(config or os.environ.get(CONFIG), os.environ)
 
 
-def with_environment(settings: Settings, variables: Mapping[str, str]) -> Settings:
-    """Returns the settings, overridden by environment variables.
+def with_environment(file: str | os.PathLike[str] | None, variables: Mapping[str, str]) -> Settings:
+    """Returns the settings of a file, if there is one, overridden by environment variables.
 
-    Raises: ConfigurationError, which names the variable.
+    Raises: ConfigurationError, which names the file or the variable.
     """
-    given: dict[str, dict[str, Any]] = {}
-    for variable, (table, one) in meant_for_wheelq(variables).items():
-        given.setdefault(table, {})[one.name] = _value(variable, variables[variable], one.default)
-    changes = given.pop("", {})
-    for table, values in given.items():
-        changes[table] = _replaced(getattr(settings, table), table, values)
-    in_force: Settings = _replaced(settings, "", changes)
-    return in_force
+    over = {
+        (table, one.name): (variable, _value(variable, variables[variable], one.default))
+        for variable, (table, one) in meant_for_wheelq(variables).items()
+    }
+    given = read_toml(file, "settings") if file else {}
+    settings: Settings = merged(Settings(), given, str(file or "the environment"), over)
+    return settings
 
 
 def variable_of(table: str, name: str) -> str:
@@ -116,12 +112,3 @@ def _value(variable: str, text: str, default: Any) -> Any:
                 raise InvalidSetting(variable, f"must be {wanted}, not {text!r}") from error
         case _:
             return text
-
-
-def _replaced(owner: Any, table: str, values: dict[str, Any]) -> Any:
-    try:
-        return replace(owner, **values) if values else owner
-    except InvalidSetting as error:
-        own = error.setting in values and not is_dataclass(values[error.setting])
-        setting = variable_of(table, error.setting) if own else error.setting
-        raise InvalidSetting(setting, error.problem) from error

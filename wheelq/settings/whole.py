@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,8 @@ from wheelq.settings.components import (
 )
 from wheelq.settings.declaration import Checked, Declaration, declarations, setting
 
+Overrides = Mapping[tuple[str, str], tuple[str, Any]]
+"""By table and name, "" for a setting outside of the tables: the variable that overrides a setting, and its value."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -84,8 +87,23 @@ class Settings(Checked):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Returns the settings in a TOML file; those it omits have their defaults. Raises: ConfigurationError."""
-        settings: Self = _replaced(cls(), read_toml(path, "settings"), str(path))
+        settings: Self = merged(cls(), read_toml(path, "settings"), str(path), {})
         return settings
+
+
+def merged(default: Any, given: dict[str, Any], where: str, over: Overrides) -> Any:
+    """Returns settings with the values of a file, and with those that variables override.
+
+    They are checked together, because half of a pair may be in the file. Raises: ConfigurationError.
+    """
+    for secret, other in (("password", "password_file"), ("password_file", "password")):
+        if over.get(("", secret), ("", ""))[1] and ("", other) not in over:
+            given.pop(other, None)
+    for (table, name), (_, value) in over.items():
+        values = given.setdefault(table, {}) if table else given
+        if isinstance(values, dict):
+            values[name] = value
+    return _replaced(default, given, where, over)
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
@@ -109,15 +127,18 @@ def tables(settings: Settings) -> dict[str, list[Declaration]]:
     return found
 
 
-def _replaced(owner: Any, given: dict[str, Any], where: str) -> Any:
-    values = {name: _value(where, owner, name, value) for name, value in given.items()}
+def _replaced(owner: Any, given: dict[str, Any], where: str, over: Overrides, table: str = "") -> Any:
+    values = {name: _value(where, owner, name, value, over) for name, value in given.items()}
     try:
         return replace(owner, **values)
     except InvalidSetting as error:
+        in_table, _, name = error.setting.rpartition(".")
+        if found := over.get((in_table or table, name)):
+            raise InvalidSetting(found[0], error.problem) from error
         raise InvalidSetting(error.setting, error.problem, where=f"{where}: ") from error
 
 
-def _value(where: str, owner: Any, name: str, value: Any) -> Any:
+def _value(where: str, owner: Any, name: str, value: Any, over: Overrides) -> Any:
     known = declarations(owner)
     if name not in known:
         raise ConfigurationError(f"{where}: unknown setting {name!r}; known here: {', '.join(sorted(known))}")
@@ -125,7 +146,7 @@ def _value(where: str, owner: Any, name: str, value: Any) -> Any:
     if isinstance(default, Checked):
         if not isinstance(value, dict):
             raise ConfigurationError(f"{where}: {name} must be a table ([{name}])")
-        return _replaced(default, value, f"{where} [{name}]")
+        return _replaced(default, value, f"{where} [{name}]", over, name)
     wanted = str if default is None else type(default)
     if wanted is float and type(value) is int:
         return float(value)
