@@ -47,6 +47,7 @@ def set_up(level: int, format: str, process_name: str | None = None) -> None:
     handler.addFilter(JobFilter(process_name))
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it names whole addresses; a query may hold credentials
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 
+import httpx
 import pytest
 
 from wheelq import logs
@@ -26,6 +27,20 @@ def formatted(record: logging.LogRecord, formatter: logging.Formatter, *jobs: Jo
         return formatter.format(record)
 
     return contextvars.copy_context().run(run)
+
+
+def test_the_log_names_no_address_of_a_receiver_with_its_query(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.NOTSET)
+    logs.set_up(logging.INFO, "text")
+    with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(204))) as client:
+        client.post("http://shop.example/paid?token=secret")
+    logging.getLogger("shop").info("paid")
+    assert "paid" in (told := capsys.readouterr().err)
+    assert "secret" not in told
 
 
 def record(message: str = "hello", **more: object) -> logging.LogRecord:
