@@ -146,6 +146,30 @@ async def test_two_that_store_the_same_jobs_at_the_same_time_store_each_once(pla
     assert place.numbers() == list(range(20))
 
 
+async def test_a_repeat_that_waits_for_the_first_run_to_commit_counts_as_stored(place: Place) -> None:
+    """The repeat looks when the first has not committed, and is refused when it has."""
+    first_stores, both_there = threading.Event(), threading.Barrier(2, timeout=10)
+
+    def store(connection: Connection, some: Sequence[Job]) -> None:
+        connection.execute(insert(place.orders), [{"n": one.payload["n"], "job_id": one.id} for one in some])
+        if not first_stores.is_set():
+            first_stores.set()
+            meet(both_there)
+
+    class Repeat(SqlSink):
+        def _tell_surprises(self, known: Sequence[Job]) -> None:  # it has looked, and knows nothing
+            super()._tell_surprises(known)
+            if not known:
+                meet(both_there)
+
+    first = asyncio.create_task(place.ledger_sink(store, name="same")([job("only", {"n": 1})]))
+    await asyncio.to_thread(first_stores.wait, 10)
+    repeat = Repeat(place.engine, store, ledger=place.ledger, name="same")
+    assert await repeat([job("only", {"n": 1}, attempt=2)]) == [None]
+    assert await first == [None]
+    assert place.rows() == [("only", 1)]
+
+
 async def test_ids_that_differ_in_case_or_by_a_space_are_two(place: Place) -> None:
     """MySQL's text would call them equal; the ledger does not."""
     await place.ledger_sink()([job(id, {"n": n}) for n, id in enumerate(["a", "A", "a ", "ä"])])

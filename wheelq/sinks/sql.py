@@ -190,13 +190,14 @@ class SqlSink:
     def _store_all(self, jobs: Sequence[Job]) -> None:
         """Store all jobs in one transaction. Raises: DatabaseAway; all other errors are about the rows."""
         may_be_known = any(job.redelivered or job.attempt > 1 for job in jobs)
-        conflicts = 0
+        conflicts, was_refused = 0, False
         while True:
             try:
                 return self._transact(jobs, may_be_known)
             except exc.IntegrityError:
-                if may_be_known:
+                if was_refused:
                     raise
+                was_refused = True  # an earlier run of the same job may have committed just now
             except exc.SQLAlchemyError as error:
                 kind = trouble_of(error)
                 if kind is Trouble.ROWS:
