@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
 from tests.found import ajob_of, job_of
+from tests.outboxes import placed
 from tests.telemetry.conftest import Spans, noting_files, of_telemetry
 from wheelq import AsyncClient, CancelOutcome, Client, DuplicateJob, InvalidJob, JobSpec, Settings, Unavailable
 from wheelq.embedded import EmbeddedServer
+from wheelq.protocol import codec
 
 USERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -215,17 +218,33 @@ def test_a_job_in_the_outbox_keeps_the_context_of_its_call(
         assert headers(client, topic, "k") == {"traceparent": traceparent(span)}
 
 
+def test_a_job_of_an_outbox_in_a_database_carries_the_context_of_its_call(
+    topic: str, tmp_path: Path, spans: Spans
+) -> None:
+    with placed("sqlite", tmp_path) as place, trace.get_tracer("shop").start_as_current_span("order") as caller:
+        with place.transaction() as connection:
+            place.outbox.schedule(connection, topic, 1, delay=60)
+            place.outbox.schedule_many(connection, topic, [JobSpec(n, delay=60) for n in range(2)])
+        found = [codec.decode(row["record"]).headers for row in place.all()]
+    assert isinstance(caller, ReadableSpan)
+    assert found == [{"traceparent": traceparent(caller)}] * 3
+
+
 def test_the_metrics_of_a_client_count_jobs_and_calls(client: Client, topic: str, spans: Spans) -> None:
-    client.schedule(topic, delay=60)
+    client.schedule(topic, delay=60, key="k")
     client.schedule_many(topic, [JobSpec(n, delay=60) for n in range(5)])
     client.cancel(topic, "nobody")
+    with pytest.raises(DuplicateJob):
+        client.schedule(topic, delay=60, key="k", on_duplicate="raise")
     found = spans.metrics()
     [sent] = found["messaging.client.sent.messages"]
     assert sent.value == 6
     assert sent.attributes["messaging.destination.name"] == topic
     durations = found["messaging.client.operation.duration"]
-    told = {point.attributes["messaging.operation.name"]: point.count for point in durations}
-    assert told == {"schedule": 2, "cancel": 1}
+    told = Counter({point.attributes["messaging.operation.name"]: 0 for point in durations})
+    for point in durations:
+        told[point.attributes["messaging.operation.name"]] += point.count
+    assert told == {"schedule": 3, "cancel": 1}
     assert all("messaging.message.id" not in point.attributes for point in (sent, *durations))
 
 

@@ -98,7 +98,8 @@ async def test_a_trace_leads_from_a_request_through_the_job_to_the_receiver_of_i
     serve: Callable[..., Any], receiver: Receiver, topic: str, spans: Spans, trace: str, tmp_path: Path
 ) -> None:
     http = await serve(trace)
-    context = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "baggage": "tenant=acme"}
+    state = {"tracestate": "vendor=of-this-trace"}
+    context = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "baggage": "tenant=acme", **state}
     answer = await http.post(f"/v1/topics/{topic}/jobs", json=JOB, headers=context)
     assert answer.status_code == 201
     [received] = await spans.wait_for("POST /paid")
@@ -132,6 +133,7 @@ async def test_a_trace_leads_from_a_request_through_the_job_to_the_receiver_of_i
     assert (called.attributes or {})["url.full"] == f"http://127.0.0.1:{receiver.port}/paid"
     assert (ran.attributes or {})["messaging.consumer.group.name"] == "callbacks"
     assert receiver.headers[0]["baggage"] == "tenant=acme"
+    assert ("tracestate" in receiver.headers[0]) == (trace == "parent")
     assert receiver.headers[0]["traceparent"].startswith(f"00-{traces[2]}-{id_of(called):016x}-")
 
 

@@ -29,8 +29,8 @@ def one(
     server: spans.Where = yield Whereabouts()
     known = {} if spec.key is None else {spans.ID: spec.key}
     with spans.scheduling(topic, server, _given([spec]), known) as span:
-        span.sent(1)
         receipt = yield from make(carrying(spec))
+        span.sent(1)
         note(span, receipt, shard_of(spec.partition_key or receipt.id))
     return receipt
 

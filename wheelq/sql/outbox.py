@@ -17,7 +17,7 @@ from wheelq.model.checks import check_id, check_on_duplicate, check_topic, due_a
 from wheelq.model.job import JobSpec, OnDuplicate, OutboxOptions, Payload, Receipt
 from wheelq.model.task import Task, TaskJob
 from wheelq.producer.outbox.kept import due_at
-from wheelq.producer.preparation import Preparation
+from wheelq.producer.preparation import Preparation, carrying, check_specs
 from wheelq.producer.submission import Submission
 from wheelq.protocol import codec
 from wheelq.protocol.calls.producer import NewJob, Tagging
@@ -111,7 +111,7 @@ class SqlOutbox:
             task, topic, payload = topic.task, topic.without(payload), topic
         spec: JobSpec = JobSpec(payload, **options)
         check_on_duplicate(on_duplicate)
-        job = Preparation(check_topic(topic), self._settings, wall_ms(), on_duplicate).job(spec)
+        job = Preparation(check_topic(topic), self._settings, wall_ms(), on_duplicate).job(carrying(spec))
         receipt = self._schedule(connection, topic, [(job, spec.partition_key)], on_duplicate)[0]
         return receipt if task is None else receipt._replace(read_result=task.read_result)
 
@@ -149,7 +149,9 @@ class SqlOutbox:
         """
         name = topic.topic if isinstance(topic, Task) else topic
         check_on_duplicate(on_duplicate)
-        submission = Submission(Keys(), check_topic(name), jobs, on_duplicate, self._settings, wall_ms(), _NOT_SENT)
+        check_specs(jobs)
+        specs = map(carrying, jobs)
+        submission = Submission(Keys(), check_topic(name), specs, on_duplicate, self._settings, wall_ms(), _NOT_SENT)
         found, bad = submission.remaining()
         if bad is not None:
             raise bad

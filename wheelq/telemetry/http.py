@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from opentelemetry import propagate
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -37,7 +38,8 @@ class RequestSpan:
 
     def headers(self, others: Mapping[str, str]) -> dict[str, str]:
         """Replaces the context that the job carries by the span's."""
-        return {**others, **context.current()}
+        fields = propagate.get_global_textmap().fields
+        return {name: text for name, text in others.items() if name.lower() not in fields} | context.current()
 
     def answered(self, status: int) -> None:
         """Note the status of the answer; from 400 on it is an error."""
