@@ -88,7 +88,8 @@ def repeated(seen: Seen) -> Iterator[str]:
 def _is_known_to_repeat(seen: Seen, first: Run, again: Run) -> bool:
     """Whether a fault explains that a delivery ran again: from the end of its first run on, if it has ended."""
     whom = (first.worker, again.worker, *((NAME, WEB) if first.group == "callbacks" else ()))
-    undone = seen.undone_until(first.ended or again.began) or seen.undone_until(first.began)
+    moments = (first.ended or again.began, first.began, seen.delivered(first))
+    undone = max(map(seen.undone_until, moments))
     if undone and undone <= again.began:
         if first.worker == again.worker and again.began <= undone + LOOK_EVERY + DEAD_S:
             return True  # it was told that it is acknowledged, and finds out at its next look

@@ -81,6 +81,11 @@ class Seen:
         hands = [one for one in self.hands[run.group, run.topic, run.entry] if one.at <= run.began]
         return list(dict.fromkeys(one.worker for one in reversed(hands)))
 
+    def delivered(self, run: Run) -> float:
+        """Returns when the server gave the delivery of a run to a part; its reply may have been long on the way."""
+        hands = self.hands[run.group, run.topic, run.entry.rpartition(".")[2]]
+        return max((one.at for one in hands if one.at <= run.began), default=run.began)
+
     def full_s(self, at: float) -> float:
         """Returns for how long all places of the first group may be taken then: 0, unless workers of it are missing.
 
