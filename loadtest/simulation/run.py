@@ -24,7 +24,7 @@ from loadtest.simulation.seams import in_place
 from loadtest.simulation.story import Story
 from loadtest.simulation.world import TooMuch, World
 
-SETTLE_S = 90.0
+SETTLE_S = 120.0
 """The longest time from the end of the load until all jobs are done."""
 STOP_S = 15.0
 KEPT_S = 180.0
