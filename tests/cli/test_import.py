@@ -107,6 +107,23 @@ def test_refused_lines_are_told_by_number_and_the_others_are_scheduled(url: str,
     assert waiting(url, topic) == count
 
 
+def test_lines_for_a_full_topic_are_told_and_those_of_other_topics_are_scheduled(
+    url: str, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    jobs = [(f"{topic}-full", 60), (topic, 60), (f"{topic}-full", 60), (topic, -1)]
+    file.write_text("\n".join(json.dumps({"topic": name, "delay": delay}) for name, delay in jobs))
+    with Client.connect(url) as client:
+        client.configure(f"{topic}-full", max_pending=1)
+    answer = wheelq("import", file, url=url)
+    assert (answer.code, answer.out) == (2, "orders.jsonl: 2 scheduled, 0 already existed, 2 lines refused\n")
+    assert answer.err.splitlines() == [
+        f"line 3: topic '{topic}-full' is full",
+        "line 4: delay: must not be negative, not -1; 0 means at once",
+    ]
+    assert (waiting(url, topic), waiting(url, f"{topic}-full")) == (1, 1)
+
+
 def test_lines_of_a_program_that_goes_on_writing_are_scheduled_at_once(url: str, topic: str) -> None:
     def has_jobs(number: int) -> bool:
         return waiting(url, topic) == number

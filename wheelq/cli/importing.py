@@ -27,13 +27,15 @@ from wheelq.cli.options import Session
 from wheelq.cli.output import UNUSABLE, progress_bar, stderr
 from wheelq.cli.values import parse_at
 from wheelq.client import Client
-from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, ServerError
+from wheelq.errors import ConfigurationError, InvalidInput, InvalidJob, TopicFull, WheelqError
 from wheelq.model.checks import check_topic
 from wheelq.model.durations import parse_duration
 from wheelq.model.job import JobSpec
 
 CHUNK_BYTES = 1_000_000
 """Read at a time: enough for round trips that overlap, and few enough for any memory."""
+TOGETHER = 5_000
+"""The most jobs in a call; after a bad one, the others are sent again."""
 FIELDS = ("topic", *(item.name for item in fields(JobSpec) if item.name != "max_wait"))
 
 
@@ -73,23 +75,24 @@ def import_jobs(
                             jobs[its_topic].append((number, spec))
                     except InvalidInput as error:
                         refused.append((number, str(error)))
-                for its_topic, specs in jobs.items():
-                    refused += _schedule(client, its_topic, specs, tally)
+                for its_topic, found in jobs.items():
+                    for first in range(0, len(found), TOGETHER):
+                        refused += _schedule(client, its_topic, found[first : first + TOGETHER], tally)
                 for number, why in sorted(refused):
                     said = one_line(f"line {number}: {why}")
                     console.print(said, style="yellow", markup=False, soft_wrap=True)
                 tally["refused"] += len(refused)
                 bar.advance(task, sum(map(len, chunk)))
-        except (ServerError, KeyboardInterrupt):
+        except (WheelqError, KeyboardInterrupt):
             done = counted(tally.total(), "line is", "lines are")
             console.print(f"{name}: {done} done; run the same command again to continue", markup=False)
             raise
-    found = {what: tally[what] for what in ("scheduled", "kept", "refused")}
-    refusals = counted(found["refused"], "line")
+    lines = {what: tally[what] for what in ("scheduled", "kept", "refused")}
+    refusals = counted(lines["refused"], "line")
     session.answer(
-        found, f"{name}: {found['scheduled']:,} scheduled, {found['kept']:,} already existed, {refusals} refused"
+        lines, f"{name}: {lines['scheduled']:,} scheduled, {lines['kept']:,} already existed, {refusals} refused"
     )
-    if found["refused"]:
+    if lines["refused"]:
         raise typer.Exit(UNUSABLE)
 
 
@@ -144,11 +147,13 @@ def _schedule(
 ) -> Iterator[tuple[int, str]]:
     """Schedules the jobs of a topic; yields the numbers of those that the client refuses, and why."""
     while jobs:
+        refused: dict[int, str] = {}
         try:
-            receipts = [*client.schedule_many(topic, [spec for _, spec in jobs])]
-            jobs = []
+            receipts = dict(enumerate(client.schedule_many(topic, [spec for _, spec in jobs])))
         except InvalidJob as error:
-            receipts = list(error.receipts.values())
-            yield jobs[error.place][0], str(error.__cause__)
-            jobs = [job for n, job in enumerate(jobs) if n != error.place and n not in error.receipts]
-        tally.update("scheduled" if receipt.created else "kept" for receipt in receipts)
+            receipts, refused = dict(error.receipts), {error.place: str(error.__cause__)}
+        except TopicFull as error:
+            receipts, refused = dict(error.receipts), dict.fromkeys(error.refused, f"topic {topic!r} is full")
+        tally.update("scheduled" if receipt.created else "kept" for receipt in receipts.values())
+        yield from ((jobs[n][0], why) for n, why in refused.items())
+        jobs = [job for n, job in enumerate(jobs) if n not in receipts and n not in refused]
