@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import wheelq
+from tests.cli.commands import Running, wheelq
 from tests.waiting import eventually
 from wheelq import Client, JobSpec
 from wheelq.admin.figures import NodeInfo, Stats, WorkerInfo
@@ -39,6 +40,19 @@ def test_rates_are_what_grew_between_two_heartbeats() -> None:
     now = Now.between(Stats(1, [], [NODE], [WORKER]), Stats(2, [], [later_node], [later]))
     assert now.schedulers[0]["promoted_per_s"] == 100
     assert (now.workers[0]["done_per_s"], now.workers[0]["failed_per_s"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize("arguments", [("top", "--interval", "0.5"), ("stats", "--watch")])
+def test_looks_are_printed_one_below_the_other_where_there_is_no_terminal(
+    own_url: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with Client.connect(own_url) as client:
+        client.schedule("later", delay=600)
+    running = Running(tmp_path, arguments, own_url)
+    running.wait_for("later", times=2)
+    running.signal(signal.SIGINT)
+    assert running.end() == 0
+    assert "\x1b" not in running.said
 
 
 def test_there_is_no_rate_without_two_heartbeats() -> None:

@@ -184,12 +184,18 @@ class Session:
             say(f"more: --cursor {cursor}")
 
     def watch(self, looks: Iterable[T], shown: Callable[[T], RenderableType]) -> None:
-        """Show each look in the place of the one before, or print it as a line of JSON, until an interrupt."""
+        """Show each look in the place of the one before, until an interrupt; below it, if this is no terminal.
+
+        With JSON, print each as a line.
+        """
         try:
             if self.json:
                 for look in looks:
                     say_json(look)
-            with Live(console=stdout(), auto_refresh=False, screen=True) as live:
+            if not (console := stdout()).is_terminal:
+                for look in looks:
+                    console.print(shown(look))
+            with Live(console=console, auto_refresh=False, screen=True) as live:
                 for look in looks:
                     live.update(shown(look), refresh=True)
         except KeyboardInterrupt:
