@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cli.commands import wheelq
-from wheelq import Client, JobSpec
+from wheelq import Client, JobSpec, Retry
+from wheelq.testing import WheelqTest
 
 MOMENT = datetime(2031, 1, 1, tzinfo=UTC)
 
@@ -35,6 +36,23 @@ def test_cancel_asks_and_says_how_many(url: str, filled: str) -> None:
     refused = wheelq("cancel", filled, "--since", "2031-01-01T04:00Z", url=url, stdin="n\n")
     assert refused.code == 1
     assert len(due(url, filled)) == 8
+
+
+def test_the_question_tells_that_retries_are_counted_and_stay(url: str) -> None:
+    with WheelqTest() as wheelq_test:
+        wheelq_test.worker.handler("orders", retry=Retry(delays=[600]))(lambda job: 1 / 0)
+        wheelq_test.client.schedule("orders", delay=1)
+        wheelq_test.advance(2)
+        wheelq_test.client.schedule("orders", delay=60)
+        answer = wheelq("cancel", "orders", "--since", wheelq_test.now.isoformat(), url=wheelq_test.url, stdin="y\n")
+        assert "Cancel up to 2 jobs that wait in orders in this range?" in answer.err
+        assert answer.out.endswith("1 job of orders cancelled\n")
+
+
+def test_running_jobs_are_cancelled_one_by_one(url: str, filled: str) -> None:
+    answer = wheelq("cancel", filled, "--since", "2031-01-01T02:00Z", "--running", "--yes", url=url)
+    assert (answer.code, answer.err) == (2, "--running: is for one job: a range has waiting jobs only\n")
+    assert len(due(url, filled)) == 10
 
 
 def test_reschedule_moves_a_range_without_asking(url: str, filled: str) -> None:

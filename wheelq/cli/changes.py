@@ -70,7 +70,8 @@ class Due:
         if not self.yes:
             waiting = client.count_due(topic, since=begin, until=end)
             jobs = counted(waiting, f"job that waits in {topic}", f"jobs that wait in {topic}")
-            typer.confirm(f"{ask} {jobs} in this range?", abort=True, err=True)
+            most = "up to " if client.topic(topic).retrying else ""  # they are counted, and stay
+            typer.confirm(f"{ask} {most}{jobs} in this range?", abort=True, err=True)
         with _shown(done) as report:
             progress = change(since=begin, until=end, name=self.name, progress=report)
         session.answer({"topic": topic, **progress._asdict()}, f"{counted(progress.jobs, 'job')} of {topic} {done}")
@@ -92,6 +93,8 @@ def cancel(
     Exit code 3: no such job; 4: too late, it is with the workers.
     """
     due.check_choice(id)
+    if running and id is None:
+        raise InvalidInput("--running", "is for one job: a range has waiting jobs only")
     with session.client() as client:
         if id is not None:
             _answer(session, topic, id, client.cancel(topic, id, running=running))
