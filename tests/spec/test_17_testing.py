@@ -56,6 +56,7 @@ def test_a_job_runs_at_its_due_time_and_not_before(wheelq: WheelqTest) -> None:
     [run] = wheelq.advance(0.001)
     assert (run.job.id, run.at, run.error) == ("order-42", receipt.due, None)
     wheelq.assert_ran("orders", "order-42", payload={"id": 42}, times=1)
+    assert wheelq.assert_ran("orders", "order-43", times=0) == []
     wheelq.assert_nothing_waits()
 
 

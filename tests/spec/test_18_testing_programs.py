@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 from tests.waiting import PATIENCE
 from wheelq import AsyncClient, Client, Job, JobSpec, Settings
 from wheelq.errors import ConfigurationError
-from wheelq.settings import TopicSettings
+from wheelq.model.topic import Topic
+from wheelq.settings import ClientSettings, TopicSettings
 from wheelq.testing import URL, AsyncWheelqTest, WheelqTest
 
 START = datetime(2030, 3, 29, 9, 0, tzinfo=UTC)
@@ -40,6 +42,34 @@ def test_a_client_may_be_older_than_the_test() -> None:
             client.schedule_many("orders", [JobSpec(n, delay=60) for n in range(9)])
             wheelq.advance(60)
             wheelq.assert_ran("orders", times=9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda client: client.pause("orders"),
+        lambda client: client.set_shards("orders", 4),
+        lambda client: client.configure("orders", on_dead="dead", max_pending=1),
+    ],
+    ids=["pause", "set_shards", "configure"],
+)
+def test_what_a_client_knows_of_a_topic_does_not_reach_the_next_test(
+    change: Callable[[Client], object],
+) -> None:
+    client = Client.connect(URL)
+    with WheelqTest():
+        client.schedule("orders", delay=60)
+        change(client)
+    with WheelqTest() as wheelq:
+        client.schedule_many("orders", [JobSpec(n, delay=60) for n in range(2)])
+        assert wheelq.client.topic("orders").settings == Topic()
+
+
+async def test_a_topic_is_removed_on_asyncio_while_the_clock_stands_still() -> None:
+    async with AsyncWheelqTest(settings=Settings(client=ClientSettings(topics_ttl_ms=100))) as wheelq:
+        await wheelq.async_client.schedule("orders", delay=60)
+        await asyncio.wait_for(wheelq.async_client.remove_topic("orders", force=True), PATIENCE)
+        wheelq.assert_nothing_waits()
 
 
 def test_a_client_made_while_the_environment_named_another_server_uses_the_tests(

@@ -30,7 +30,7 @@ from wheelq.transport.aio import Spares
 
 T = TypeVar("T")
 _clock = SystemClock()
-"""Long polls last by this machine's clock, also in a test whose own clock stands still."""
+"""Waits and long polls last by this machine's clock, also in a test whose own clock stands still."""
 
 About = tuple[str, str, str | None]
 """The name of an operation, its topic, and the id of the job if it is about a single one."""
@@ -160,7 +160,7 @@ class AsyncDriver:
             case Poll():
                 return await self._poll(step)
             case Wait(seconds):
-                await self._clock.sleep(seconds)
+                await _clock.sleep(seconds)
             case Do(act):
                 return await act()
             case Whereabouts():

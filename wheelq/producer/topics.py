@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from wheelq.base.clock import Clock
 from wheelq.errors import BeingRemoved, InvalidInput, OutcomeUnknown, TopicNotFound, Unavailable
@@ -26,6 +27,7 @@ from wheelq.protocol.keys import Keys, ShardKeys
 from wheelq.settings import TopicSettings
 
 T = TypeVar("T")
+_everywhere: WeakSet[Topics] = WeakSet()
 Spans = list[Span]  # in the class below, `list` is an operation
 
 
@@ -62,6 +64,7 @@ class Topics:
         self._ttl = ttl_ms / 1000
         self._known: dict[str, KnownTopic] = {}
         self._confirmed: dict[tuple[str, str], int] = {}  # topic and durability → number of shards
+        _everywhere.add(self)
 
     @property
     def asks(self) -> str:
@@ -401,3 +404,10 @@ class Topics:
 def _places(topic: Topic, key: str) -> list[int]:
     """The shards where a job with this key may be; an occurrence of a recurring job, with an "@", is in shard 0."""
     return [*topic.places(key), *([0] if "@" in key else [])]
+
+
+def forget_all() -> None:
+    """Drop what the clients of this process know of topics: a test begins with an empty wheelq."""
+    for topics in list(_everywhere):
+        topics._known.clear()
+        topics._confirmed.clear()
