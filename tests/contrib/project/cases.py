@@ -7,11 +7,13 @@ Run by test_django as `python -m django test project.cases`, with a worker in an
 import dataclasses
 import time
 from datetime import datetime, timedelta
+from io import StringIO
 
 from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from django.db import transaction
-from django.test import SimpleTestCase, TransactionTestCase, override_settings
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 
 from project.settings import WHEELQ
@@ -177,3 +179,10 @@ class TransactionCases(TransactionTestCase):
             result = tasks.add.enqueue(1)
             self.assertIsNotNone(result.enqueued_at)
             self.assertIn(tasks.add.get_result(result.id).status, set(TaskResultStatus))
+
+
+class DumpCases(TestCase):
+    def test_dumpdata_passes_over_the_queues(self):
+        for options in ([], ["--all"]):
+            call_command("dumpdata", "wheelq", *options, stdout=(dumped := StringIO()))
+            self.assertEqual(dumped.getvalue().strip(), "[]")
