@@ -5,6 +5,7 @@ Run by test_django as `python -m django test project.cases`, with a worker in an
 # ruff: noqa: DTZ005, PT009, PT027, RUF012  (no pytest in the environments that run it; what Django refuses)
 
 import dataclasses
+import sys
 import time
 from datetime import datetime, timedelta
 from io import StringIO
@@ -19,6 +20,7 @@ from django.utils import timezone
 from project.settings import WHEELQ
 from project.shop import tasks
 from wheelq.contrib.django.backend import WheelqBackend
+from wheelq.contrib.django.results import error_of
 from wheelq.contrib.django.tasks import (
     InvalidTaskError,
     TaskResultDoesNotExist,
@@ -81,6 +83,33 @@ class BackendCases(SimpleTestCase):
                 self.assertIs(error.exception_class, exception)
                 self.assertIn(message, error.traceback)
                 self.assertTrue(error.traceback.strip().rpartition("\n")[2].startswith(exception.__name__))
+
+    def test_the_class_of_an_error_is_named_whatever_its_text(self):
+        for how, path in {
+            "lines": "builtins.LookupError",
+            "note": "builtins.LookupError",
+            "nested": "project.shop.tasks.Stock.Empty",
+            "group": "builtins.ExceptionGroup",
+            "local": "builtins.Exception",
+            "locked": "wheelq.model.retry.RetryAfter",
+        }.items():
+            with self.subTest(how):
+                result = finished(tasks.fail_as.enqueue(how))
+                self.assertEqual([error.exception_class_path for error in result.errors], [path])
+                self.assertEqual(tasks.finished_signals(result.id), [f"FAILED {path}"])
+
+    def test_the_line_of_an_error_names_a_class_only_if_it_is_loaded(self):
+        for line, path in {
+            "OSError: try 1": "builtins.OSError",
+            "account is locked": "builtins.Exception",
+            "its grace of 50 ms has passed, and it is 512 ms late": "builtins.Exception",
+            "api.example.com: away": "builtins.Exception",
+            "this.zen: beautiful": "builtins.Exception",
+            "": "builtins.Exception",
+        }.items():
+            with self.subTest(line):
+                self.assertEqual(error_of(line).exception_class_path, path)
+        self.assertNotIn("this", sys.modules)
 
     def test_complex_return_value(self):
         result = finished(tasks.unserialisable.enqueue())

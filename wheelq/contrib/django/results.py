@@ -6,6 +6,9 @@ waiting, ready, retrying ─▶ READY      running ─▶ RUNNING      done ─�
 from __future__ import annotations
 
 import re
+import sys
+from inspect import isclass
+from pkgutil import resolve_name
 
 from wheelq.client import Client
 from wheelq.contrib.django.payloads import change, queue_and_id, result_of
@@ -23,6 +26,10 @@ BECAUSE = "\nThe above exception was the direct cause of the following exception
 AROUND = "\nRuntimeError: the handler called sys.exit("
 """The error in which the worker wraps the SystemExit of a task, so that the worker goes on. It is not shown: users of
 Django expect the SystemExit alone."""
+
+CHAINED = re.compile(r"^(?:The above|During handling of the above) exception.*:\n", re.M)
+NAMED = re.compile(r"(?:.*\n(?: .*\n)+?)?(?:  \| )?([\w.]+)(?=:|$)", re.M)
+"""A class after the frames of the last traceback, whose beginning may be cut off, or at the beginning of a line."""
 
 
 def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
@@ -50,15 +57,21 @@ def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
     return result
 
 
-def error_of(traceback: str) -> TaskError:
-    """Returns the error of a traceback, or of its last line alone."""
-    wrapped, cause, _ = traceback.rpartition(BECAUSE)
-    if cause and AROUND in traceback:
-        traceback = wrapped
-    lines = [line for line in traceback.strip().splitlines() if line and not line.startswith(" ")]
-    named = re.match(r"[\w.]+", lines[-1]) if lines else None
-    path = named[0] if named else "Exception"
-    return TaskError(exception_class_path=path if "." in path else f"builtins.{path}", traceback=traceback)
+def error_of(text: str) -> TaskError:
+    """Returns the error of a traceback, or of its last line alone: an Exception, if that names no class."""
+    wrapped, cause, _ = text.rpartition(BECAUSE)
+    if cause and AROUND in text:
+        text = wrapped
+    named = NAMED.match(CHAINED.split(text)[-1].lstrip())
+    path = named[1] if named else ""
+    path = path if "." in path else f"builtins.{path}"
+    module, _, name = path.rpartition(".")
+    try:  # a line may be any text, by which no module is to be imported
+        found = resolve_name(path) if "\n" in text else getattr(sys.modules[module], name)
+    except Exception:  # noqa: BLE001  # whatever a module raises while it is imported
+        found = None
+    is_error = isclass(found) and issubclass(found, BaseException)
+    return TaskError(exception_class_path=path if is_error else "builtins.Exception", traceback=text)
 
 
 def _errors(client: Client, info: JobInfo) -> list[TaskError]:

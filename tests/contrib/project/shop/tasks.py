@@ -5,16 +5,39 @@ import time
 
 from asgiref.sync import sync_to_async
 from django.db import connection
+from django.dispatch import receiver
 
 try:
     from django.tasks import task
 except ModuleNotFoundError:
     from django_tasks import task
 
+from wheelq import RetryAfter
+from wheelq.contrib.django.tasks import task_finished
+
 
 def note(*words):
     with open(os.environ["TEST_LOG"], "a") as log:
         print(*words, file=log)
+
+
+@receiver(task_finished)
+def note_end(task_result, **_):
+    """Leave a line for each signal in a file of their own: the id, the status and the last error's class."""
+    paths = [error.exception_class_path for error in task_result.errors]
+    with open(os.environ["TEST_LOG"] + ".finished", "a") as log:
+        print(task_result.id, task_result.status, *paths, file=log)
+
+
+def finished_signals(id):
+    """The status and the classes of errors that each signal about a task told."""
+    with open(os.environ["TEST_LOG"] + ".finished") as log:
+        return [rest for its_id, _, rest in (line.strip().partition(" ") for line in log) if its_id == id]
+
+
+class Stock:
+    class Empty(Exception):
+        pass
 
 
 @task
@@ -32,6 +55,23 @@ async def send(to):
 @task
 def fail():
     raise ValueError("no such customer")
+
+
+@task
+def fail_as(how):
+    if how == "lines":
+        raise LookupError("no such row\nDETAIL: Key (id)=(1)\n\nHINT: add it")
+    if how == "note":
+        error = LookupError("no such row")
+        error.add_note("while handling order 7")
+        raise error
+    if how == "nested":
+        raise Stock.Empty
+    if how == "group":
+        raise ExceptionGroup("several", [KeyError("a"), ValueError("b")])
+    if how == "local":
+        raise type("<local>", (Exception,), {})("gone")
+    raise RetryAfter(0, "account is locked", counts=True)
 
 
 @task
