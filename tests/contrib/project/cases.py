@@ -4,6 +4,7 @@ Run by test_django as `python -m django test project.cases`, with a worker in an
 """
 # ruff: noqa: DTZ005, PT009, PT027, RUF012  (no pytest in the environments that run it; what Django refuses)
 
+import asyncio
 import dataclasses
 import sys
 import time
@@ -19,6 +20,7 @@ from django.utils import timezone
 
 from project.settings import WHEELQ
 from project.shop import tasks
+from wheelq import Retry, Worker
 from wheelq.contrib.django.backend import WheelqBackend
 from wheelq.contrib.django.results import error_of
 from wheelq.contrib.django.tasks import (
@@ -40,6 +42,21 @@ def finished(result):
         time.sleep(0.02)
         result.refresh()
     return result
+
+
+def audit(*results):
+    """Run a worker of the group audit until it has buried these tasks."""
+    worker = Worker.connect(group="audit")
+    left = {result.id for result in results}
+
+    @worker.handler("audited", retry=Retry(max_attempts=1))
+    def refuse(job):
+        left.discard(f"audited:{job.id}")
+        if not left:
+            worker.stop()
+        raise RuntimeError("the audit log is away")
+
+    asyncio.run(worker.run())
 
 
 class BackendCases(SimpleTestCase):
@@ -195,6 +212,20 @@ class BackendCases(SimpleTestCase):
     def test_call_task(self):
         self.assertEqual(tasks.add.call(1, 2), 3)
         self.assertEqual(async_to_sync(tasks.send.acall)("anna"), {"to": "anna"})
+
+    def test_other_groups_do_not_count(self):
+        """The group of another worker has not begun at first; then it gives the same jobs up."""
+        client = task_backends["default"].client
+        client.make_group("audited", "audit")
+        added = finished(tasks.add.using(queue_name="audited").enqueue(1))
+        failed = finished(tasks.fail.using(queue_name="audited").enqueue())
+        audit(added, failed)
+        client.dead.replay("audited", group="default")  # so that Django's burial is the later one
+        for result in (added, failed):
+            result.refresh()
+            finished(result)
+        self.assertEqual((added.return_value, added.errors, added.attempts), (2, [], 1))
+        self.assertEqual([error.exception_class for error in failed.errors], [ValueError] * 2)
 
     def test_check(self):
         self.assertEqual(list(task_backends["default"].check()), [])

@@ -12,7 +12,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.envi
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 WHEELQ = "wheelq.contrib.django.backend.WheelqBackend"
 TASKS = {
-    "default": {"BACKEND": WHEELQ, "QUEUES": ["default", "mail"], "OPTIONS": {}},
+    "default": {"BACKEND": WHEELQ, "QUEUES": ["default", "mail", "audited"], "OPTIONS": {}},
     "patient": {"BACKEND": WHEELQ, "QUEUES": ["patient"], "OPTIONS": {"max_attempts": 3}},
     "any": {"BACKEND": WHEELQ, "QUEUES": []},
     "careful": {"BACKEND": WHEELQ, "QUEUES": ["careful"], "OPTIONS": {"on_commit": True}},

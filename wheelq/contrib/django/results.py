@@ -1,4 +1,4 @@
-"""A job as a task's result.
+"""A job as a task's result: where it stands in the group of Django's workers. Other groups may have the job too.
 
 waiting, ready, retrying ─▶ READY      running ─▶ RUNNING      done ─▶ SUCCESSFUL      dead ─▶ FAILED
 """
@@ -14,8 +14,10 @@ from wheelq.client import Client
 from wheelq.contrib.django.payloads import change, queue_and_id, result_of
 from wheelq.contrib.django.tasks import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from wheelq.model.job import from_ms
-from wheelq.model.state import JobInfo, JobState
+from wheelq.model.state import GroupInfo, JobState
 
+GROUP = "default"
+"""The group of `manage.py wheelq_worker`."""
 STATES = {
     JobState.RUNNING: TaskResultStatus.RUNNING,
     JobState.DONE: TaskResultStatus.SUCCESSFUL,
@@ -38,21 +40,22 @@ def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
     info = client.get(queue, id)
     if info is None:
         raise TaskResultDoesNotExist(result_id)
+    own = info.groups.get(GROUP, GroupInfo(JobState.READY))  # none while it waits, or before the first worker
     result = result_of(info.payload, id, queue, backend, info.scheduled_ms)
-    workers = [attempt.worker for attempt in info.attempts]
-    if info.worker and len(workers) < info.attempt and info.state is not JobState.RETRYING:
-        workers.append(info.worker)
-    started = [attempt.started for attempt in info.attempts]
-    last = from_ms(info.started_ms) if info.started_ms else (started[-1] if started else None)
+    workers = [attempt.worker for attempt in own.attempts]
+    if own.worker and len(workers) < (own.attempt or 0) and own.state is not JobState.RETRYING:
+        workers.append(own.worker)
+    started = [attempt.started for attempt in own.attempts]
+    last = from_ms(own.started_ms) if own.started_ms else (started[-1] if started else None)
     change(
         result,
-        status=STATES.get(info.state, TaskResultStatus.READY),
+        status=STATES.get(own.state, TaskResultStatus.READY),
         started_at=started[0] if started else last,
         last_attempted_at=last,
-        finished_at=from_ms(info.finished_ms) if info.finished_ms else None,
+        finished_at=from_ms(own.finished_ms) if own.finished_ms else None,
         worker_ids=workers,
-        errors=_errors(client, info),
-        _return_value=info.result if info.state is JobState.DONE else None,
+        errors=_errors(client, queue, id, own),
+        _return_value=own.result if own.state is JobState.DONE else None,
     )
     return result
 
@@ -74,11 +77,11 @@ def error_of(text: str) -> TaskError:
     return TaskError(exception_class_path=path if is_error else "builtins.Exception", traceback=text)
 
 
-def _errors(client: Client, info: JobInfo) -> list[TaskError]:
+def _errors(client: Client, queue: str, id: str, own: GroupInfo) -> list[TaskError]:
     """Returns one error for each known failed attempt; that of a dead job has its whole traceback."""
-    errors = [attempt.error for attempt in info.attempts if attempt.error]
-    if info.state is JobState.DEAD:
-        page = client.dead.list(info.topic, id=info.id)
+    errors = [attempt.error for attempt in own.attempts if attempt.error]
+    if own.state is JobState.DEAD:
+        page = client.dead.list(queue, id=id, group=GROUP)
         last = [dead.traceback or dead.error for dead in page.jobs]
         errors = [*errors[:-1], *last[-1:]] if last else errors
     return [error_of(text) for text in errors]

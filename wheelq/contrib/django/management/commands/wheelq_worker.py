@@ -21,7 +21,7 @@ from django.db import close_old_connections
 from wheelq.base.clock import wall_ms
 from wheelq.contrib.django.backend import WheelqBackend
 from wheelq.contrib.django.payloads import change, result_of
-from wheelq.contrib.django.results import error_of
+from wheelq.contrib.django.results import GROUP, error_of
 from wheelq.contrib.django.tasks import (
     TaskContext,
     TaskResult,
@@ -95,7 +95,7 @@ def make_worker(backend: WheelqBackend, queues: Sequence[str] = (), concurrency:
     settings = options.settings()
     if concurrency is not None:
         settings = replace(settings, worker=replace(settings.worker, concurrency=concurrency, threads=concurrency))
-    worker = Worker.connect(options.url, settings=settings)
+    worker = Worker.connect(options.url, group=GROUP, settings=settings)
 
     def run(job: Job) -> Any:
         close_old_connections()
