@@ -133,6 +133,18 @@ class BackendCases(SimpleTestCase):
         self.assertEqual(result.status, TaskResultStatus.FAILED)
         self.assertIs(result.errors[0].exception_class, TypeError)
 
+    def test_a_value_that_cannot_be_kept_fails_the_task(self):
+        self.assertEqual(len(finished(tasks.repeat.enqueue("x", 65_000)).return_value), 65_000)
+        for args, problem in {
+            ("x", 70_000): "the limit is 65,536; ",
+            ("y", 70_000): "raise result_max_bytes: wheelq configure default --result-max-bytes 70005",
+            (2**62, 4): "the return value cannot be kept: 18446744073709551616 does not fit",
+        }.items():
+            with self.subTest(args):
+                result = finished(tasks.repeat.enqueue(*args))
+                self.assertEqual(result.status, TaskResultStatus.FAILED)
+                self.assertIn(problem, result.errors[-1].traceback)
+
     def test_context(self):
         result = finished(tasks.look.enqueue())
         self.assertEqual(result.return_value, [result.id, 1])

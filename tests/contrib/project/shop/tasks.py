@@ -112,6 +112,11 @@ def unserialisable():
 
 
 @task
+def repeat(text, times):
+    return text * times
+
+
+@task
 def use_database():
     from project.shop.models import Order
 

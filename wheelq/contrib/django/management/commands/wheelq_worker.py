@@ -31,8 +31,10 @@ from wheelq.contrib.django.tasks import (
     task_finished,
     task_started,
 )
-from wheelq.errors import ServerError, WheelqError
+from wheelq.errors import InvalidInput, PayloadTooLarge, ServerError, WheelqError
 from wheelq.model.job import Job, from_ms
+from wheelq.model.retry import Bury
+from wheelq.protocol.codec import encode_result
 from wheelq.scheduler import Scheduler
 from wheelq.worker import Worker
 
@@ -100,7 +102,7 @@ def make_worker(backend: WheelqBackend, queues: Sequence[str] = (), concurrency:
     def run(job: Job) -> Any:
         close_old_connections()
         try:
-            return _run(backend, worker.name, job)
+            return _run(backend, worker, job)
         finally:
             close_old_connections()
 
@@ -109,16 +111,17 @@ def make_worker(backend: WheelqBackend, queues: Sequence[str] = (), concurrency:
     return worker
 
 
-def _run(backend: WheelqBackend, worker: str, job: Job) -> Any:
+def _run(backend: WheelqBackend, worker: Worker, job: Job) -> Any:
     result = result_of(job.payload, job.id, job.topic, backend.alias, job.scheduled_ms)
     now = from_ms(wall_ms())
-    earlier = [worker] * job.attempt  # only their number counts here; the stored result has their workers
+    earlier = [worker.name] * job.attempt  # only their number counts here; the stored result has their workers
     change(result, status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now, worker_ids=earlier)
     task_started.send(type(backend), task_result=result)
     task = result.task
     before = (TaskContext(task_result=result),) if task.takes_context else ()
     try:
         value = normalize_json(task.call(*before, *result.args, **result.kwargs))
+        _check_value(value, worker, job.topic)
     except BaseException as error:
         if job.attempt >= backend.parsed.max_attempts:
             failed = error_of("".join(format_exception(error)))
@@ -126,6 +129,19 @@ def _run(backend: WheelqBackend, worker: str, job: Job) -> Any:
         raise
     _finish(backend, result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
     return value
+
+
+def _check_value(value: Any, worker: Worker, queue: str) -> None:
+    """Raises: Bury, if the queue keeps results, but cannot keep this one: another attempt would not help."""
+    topic = next((shard.topic for shard in worker._shards.shards if shard.keys.topic == queue), None)
+    if topic is not None and topic.keep_done_ms:
+        try:
+            encode_result(value, topic.result_max_bytes)
+        except InvalidInput as error:
+            problem = f"the return value cannot be kept: {error.problem}"
+            if isinstance(error, PayloadTooLarge):
+                problem += f": wheelq configure {queue} --result-max-bytes {error.payload_bytes}"
+            raise Bury(problem) from error
 
 
 def _finish(backend: WheelqBackend, result: TaskResult, **values: Any) -> None:
