@@ -72,6 +72,16 @@ def enqueue_async(name, *args):
     return asyncio.run(ask())
 
 
+def ends():
+    """The value, the attempts and the signals of tasks that end in several ways; the last has one attempt."""
+    retry_until = tasks.retry_until
+    ids = [retry_until.enqueue(*args).id for args in ((3, "uncounted"), (12, "counted"), (13, "counted"), (1, "bury"))]
+    payload = {"task": retry_until.module_path, "args": [2, "counted"]}
+    ids.append(f"patient:{retry_until.get_backend().client.schedule('patient', payload, delay=0, attempts=1).id}")
+    done = [wait("retry_until", id) for id in ids]
+    return [[one["value"], one["attempts"], *tasks.finished_signals(one["id"])] for one in done]
+
+
 def look(name, id):
     return told(getattr(tasks, name).get_result(id))
 

@@ -188,6 +188,17 @@ def test_a_backend_with_more_attempts_tries_again(project: Project) -> None:
     assert [path for path, _ in done["errors"]] == ["builtins.OSError"] * 2
 
 
+def test_a_task_is_finished_once_and_its_attempts_are_those_that_it_saw(project: Project) -> None:
+    project.work("--backend", "patient")
+    assert project.ask("ends") == [
+        [1, 1, "SUCCESSFUL"],
+        [12, 12, "SUCCESSFUL"],
+        [None, 12, "FAILED wheelq.model.retry.RetryAfter"],
+        [None, 1, "FAILED wheelq.model.retry.Bury"],
+        [None, 1, "FAILED wheelq.model.retry.RetryAfter"],
+    ]
+
+
 def test_a_task_with_context_knows_its_result_and_its_attempt(working: Project) -> None:
     enqueued = working.ask("enqueue", "look")
     done = working.ask("wait", "look", enqueued["id"])

@@ -13,7 +13,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 WHEELQ = "wheelq.contrib.django.backend.WheelqBackend"
 TASKS = {
     "default": {"BACKEND": WHEELQ, "QUEUES": ["default", "mail", "audited"], "OPTIONS": {}},
-    "patient": {"BACKEND": WHEELQ, "QUEUES": ["patient"], "OPTIONS": {"max_attempts": 3}},
+    "patient": {"BACKEND": WHEELQ, "QUEUES": ["patient"], "OPTIONS": {"max_attempts": 12}},
     "any": {"BACKEND": WHEELQ, "QUEUES": []},
     "careful": {"BACKEND": WHEELQ, "QUEUES": ["careful"], "OPTIONS": {"on_commit": True}},
 }

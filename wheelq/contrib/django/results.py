@@ -14,7 +14,7 @@ from wheelq.client import Client
 from wheelq.contrib.django.payloads import change, queue_and_id, result_of
 from wheelq.contrib.django.tasks import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from wheelq.model.job import from_ms
-from wheelq.model.state import GroupInfo, JobState
+from wheelq.model.state import ATTEMPTS_KEPT, GroupInfo, JobState
 
 GROUP = "default"
 """The group of `manage.py wheelq_worker`."""
@@ -42,9 +42,6 @@ def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
         raise TaskResultDoesNotExist(result_id)
     own = info.groups.get(GROUP, GroupInfo(JobState.READY))  # none while it waits, or before the first worker
     result = result_of(info.payload, id, queue, backend, info.scheduled_ms)
-    workers = [attempt.worker for attempt in own.attempts]
-    if own.worker and len(workers) < (own.attempt or 0) and own.state is not JobState.RETRYING:
-        workers.append(own.worker)
     started = [attempt.started for attempt in own.attempts]
     last = from_ms(own.started_ms) if own.started_ms else (started[-1] if started else None)
     change(
@@ -53,7 +50,7 @@ def look_up(client: Client, result_id: str, backend: str) -> TaskResult:
         started_at=started[0] if started else last,
         last_attempted_at=last,
         finished_at=from_ms(own.finished_ms) if own.finished_ms else None,
-        worker_ids=workers,
+        worker_ids=_workers(own),
         errors=_errors(client, queue, id, own),
         _return_value=own.result if own.state is JobState.DONE else None,
     )
@@ -75,6 +72,19 @@ def error_of(text: str) -> TaskError:
         found = None
     is_error = isclass(found) and issubclass(found, BaseException)
     return TaskError(exception_class_path=path if is_error else "builtins.Exception", traceback=text)
+
+
+def _workers(own: GroupInfo) -> list[str]:
+    """Returns the worker of each attempt; "" for early ones, of which only the number is known."""
+    workers = [attempt.worker for attempt in own.attempts]
+    if own.worker and (own.state is JobState.RUNNING or (own.state is JobState.DONE and not own.started_ms)):
+        workers.append(own.worker)
+    number = own.attempt or 0
+    if len(own.attempts) < ATTEMPTS_KEPT:  # the list is complete, and has the runs that count as no attempt, too
+        number = min(number, len(workers))
+    elif own.state in (JobState.READY, JobState.RETRYING):
+        number = max(number - 1, 1)  # the next one has not begun
+    return ([""] * number + workers)[-number:]
 
 
 def _errors(client: Client, queue: str, id: str, own: GroupInfo) -> list[TaskError]:

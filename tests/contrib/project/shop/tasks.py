@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError:
     from django_tasks import task
 
-from wheelq import RetryAfter
+from wheelq import Bury, RetryAfter
 from wheelq.contrib.django.tasks import task_finished
 
 
@@ -92,6 +92,20 @@ def fail_twice():
     if tries < 3:
         raise OSError(f"try {tries}")
     return tries
+
+
+@task(backend="patient", queue_name="patient", takes_context=True)
+def retry_until(context, last, how):
+    """Ask for another run until this attempt, or this number of runs; or give up."""
+    id = context.task_result.id
+    note("run", id)
+    with open(os.environ["TEST_LOG"]) as log:
+        runs = sum(line == f"run {id}\n" for line in log)
+    if how == "bury":
+        raise Bury("no such customer")
+    if (runs if how == "uncounted" else context.attempt) < last:
+        raise RetryAfter(0, "not yet", counts=how == "counted")
+    return context.attempt
 
 
 @task(takes_context=True)

@@ -12,7 +12,6 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from traceback import format_exception
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -37,6 +36,7 @@ from wheelq.model.retry import Bury
 from wheelq.protocol.codec import encode_result
 from wheelq.scheduler import Scheduler
 from wheelq.worker import Worker
+from wheelq.worker.outcome import Buried, of_failure
 
 
 class Command(BaseCommand):
@@ -123,9 +123,9 @@ def _run(backend: WheelqBackend, worker: Worker, job: Job) -> Any:
         value = normalize_json(task.call(*before, *result.args, **result.kwargs))
         _check_value(value, worker, job.topic)
     except BaseException as error:
-        if job.attempt >= backend.parsed.max_attempts:
-            failed = error_of("".join(format_exception(error)))
-            _finish(backend, result, status=TaskResultStatus.FAILED, errors=[failed])
+        outcome = of_failure(error, job.attempt, backend.parsed.retry.for_job(job.max_attempts), draw=0)
+        if isinstance(outcome, Buried):
+            _finish(backend, result, status=TaskResultStatus.FAILED, errors=[error_of(outcome.traceback)])
         raise
     _finish(backend, result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
     return value
