@@ -66,6 +66,12 @@ class Keyed:
         """Whether an answer has named its jobs."""
         return any(status < 300 for status, _ in self.answers)
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether an answer was certainly stored: the server may refuse that to a job's answer while it is kept."""
+        found = [job for status, answer in self.answers if status < 300 for job in answer.get("outcomes", [answer])]
+        return any("id" in job for job in found) and not any(job.get("in_outbox") for job in found)
+
     def ids_in(self, answer: Any) -> list[str]:
         """Returns the ids of its jobs in an answer; "" for one that has a problem."""
         made = answer.get("outcomes", [answer])[: len(self.marks)]

@@ -16,10 +16,10 @@ and answers "created".
 If a reply of Redis is lost, this process repeats its call with the same tag, and gets the first answer, even if the
 job has ended meanwhile. One gap remains between two requests, because the second makes a call of its own. A job is made
 again if all of these hold: no answer was stored, because the first request is in progress, or the reply to the repeated
-call was lost too (the caller got a 504 or 503), or this process died; every group has finished the job, or it was
-cancelled or given up; and it is not kept, because `keep_done_ms` of the topic is 0 or too short. A tag made from the id
-would not do. A call carries the jobs of several requests, and a request that was refused because the topic was full
-would be refused again when there is room.
+call was lost too (the caller got a 504 or 503), or Redis refused the answer while the job was kept on disk, or this
+process died; every group has finished the job, or it was cancelled or given up; and it is not kept, because
+`keep_done_ms` of the topic is 0 or too short. A tag made from the id would not do. A call carries the jobs of several
+requests, and a request that was refused because the topic was full would be refused again when there is room.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ async def _repeat(actor: Any, step: Step, path: str, body: Any, jobs: Any) -> No
 
     async def ask(pause: float) -> None:
         await asyncio.sleep(pause)
-        is_beside = not one.was_told
+        is_beside = not one.is_remembered
         status, answer = await actor.ask("POST", path, body, key)
         _note_jobs(actor, one, status, answer, is_beside=is_beside)
 
