@@ -370,6 +370,21 @@ async def test_a_job_whose_reply_was_lost_goes_to_the_outbox_and_is_made_once(
 
 
 @both_faces
+@pytest.mark.parametrize("fault", [Refusing, Unreachable, ReplyLost])
+async def test_a_job_that_was_made_before_its_topic_could_be_registered_is_not_made_again(
+    server: EmbeddedServer, patient: OutboxSettings, face: Face, fault: type[Fault]
+) -> None:
+    """The first job of a shard has its topic registered once more, in case the server has lost it meanwhile."""
+    async with face.struck(server.url, fault("register_topic", after=1, times=2), outbox=patient) as client:
+        receipt = await client.schedule(TOPIC, {"id": 1}, delay=60, key="k")
+        with Client.connect(server.url) as other:
+            assert other.cancel(TOPIC, receipt.id) == CancelOutcome.CANCELLED
+            if receipt.in_outbox:
+                await client.deliver_outbox()
+            assert other.topic(TOPIC).waiting == 0
+
+
+@both_faces
 @pytest.mark.parametrize(("fault", "after"), [(Unreachable, 2), (ReplyLost, 1)])
 async def test_a_bulk_call_that_loses_the_server_half_way_keeps_the_rest(
     server: EmbeddedServer, outbox: OutboxSettings, fault: type[Fault], after: int, face: Face

@@ -294,6 +294,8 @@ class Scheduling:
             sent_at = 0.0 if self._server_clock is None else self._server_clock.instant()
             try:
                 answer: Placed = yield producer.schedule(shard, (job,), on_duplicate, known.known_terms, tag)
+                if answer.full or answer.is_first:
+                    yield from self._full_or_first(topic, job[0], known.topic, answer)
             except OutcomeUnknown as error:
                 self._topics.forget(topic)  # a repeated call would not tell that the server has lost it
                 submission = self._submission(topic, (), on_duplicate, tried)
@@ -302,8 +304,6 @@ class Scheduling:
                 if not self._settings.repeats:
                     raise OutcomeUnknown(str(error), (job[0],)) from error
             else:
-                if answer.full or answer.is_first:
-                    yield from self._full_or_first(topic, job[0], known.topic, answer)
                 if answer.terms_in_force is None:
                     if self._server_clock is not None:
                         self._server_clock.observe(sent_at, answer.server_us)
