@@ -10,13 +10,14 @@ import pytest
 import redis
 
 from tests.faults.stages import Meanwhile
-from tests.transports import BlockingWith, ReplyLost
+from tests.transports import AsyncWith, BlockingWith, ReplyLost
 from tests.waiting import eventually, until
 from wheelq import Client, JobSpec, Scheduler, Settings
 from wheelq.base.clock import ManualClock
-from wheelq.errors import OutcomeUnknown
+from wheelq.errors import NotLeader, OutcomeUnknown
 from wheelq.model.topic import HALF_DONE_S, Topic
 from wheelq.protocol.calls import draining, registry
+from wheelq.protocol.calls import leader as leader_calls
 from wheelq.protocol.calls.server import server_time_us
 from wheelq.protocol.keys import Keys
 from wheelq.scheduler.candidate import Candidate, Granted, Unpublished
@@ -42,6 +43,47 @@ async def test_a_change_that_has_just_begun_is_not_taken_for_half_done_because_o
         clock.advance(2 * HALF_DONE_S)
     assert isinstance(await candidate.ask(), Granted), "whoever made the last one has died"
     await transport.close()
+
+
+async def test_a_pause_that_is_published_while_a_node_asks_for_the_lease_is_heeded(url: str, topic: str) -> None:
+    """The node has met one that was left half done, and leads on with the settings that it has read before."""
+    clock, keys = ManualClock(), Keys().shard(topic, 0)
+    with Client.connect(url) as client:
+        client.schedule(topic, delay=60)
+        meanwhile = Meanwhile("acquire", lambda: client.pause(topic), after=2)
+        transport = AsyncWith(url, meanwhile)
+        node = NodeParts(transport, Keys(), clock, node="node", connection="run:1")
+        await node.server.asking(transport.send(server_time_us()))
+        candidate = Candidate(ShardParts(node, keys, Topic()), lambda name: None)
+        await transport.send(registry.fence(keys, PAUSED, 8))
+        assert isinstance(await candidate.ask(), Unpublished)
+        clock.advance(2 * HALF_DONE_S)
+        found = await candidate.ask()
+        assert meanwhile.struck == 1
+        assert isinstance(found, Topic)
+        assert found.paused
+        await transport.close()
+
+
+async def test_a_later_change_with_the_terms_of_a_half_done_one_ends_the_lease_that_was_taken_under_these(
+    url: str, topic: str
+) -> None:
+    clock, keys = ManualClock(), Keys().shard(topic, 0)
+    with Client.connect(url) as client:
+        client.schedule(topic, delay=60)
+        transport = AsyncTransport(Address(url))
+        node = NodeParts(transport, Keys(), clock, node="node", connection="run:1")
+        await node.server.asking(transport.send(server_time_us()))
+        candidate = Candidate(ShardParts(node, keys, Topic()), lambda name: None)
+        await transport.send(registry.fence(keys, PAUSED, 8))
+        assert isinstance(await candidate.ask(), Unpublished)
+        clock.advance(2 * HALF_DONE_S)
+        leads = await candidate.ask()
+        assert isinstance(leads, Granted)
+        assert client.pause(topic).paused
+        with pytest.raises(NotLeader):
+            await transport.send(leader_calls.renew(keys, leads.token, 9_000, 0))
+        await transport.close()
 
 
 @pytest.mark.parametrize("by_a_producer", [True, False])

@@ -65,7 +65,10 @@ class Candidate:
         connection = self._node.connection
         answer = await self._acquire(connection, replaceable=over)
         if answer.is_outdated:
-            return await self._catch_up(asked_at)
+            try:
+                return await self._catch_up(asked_at)
+            except TopicUnreadable:  # the terms of a newer release must not be undone here
+                return Unpublished(asked_at + UNREADABLE_PAUSE)
         self._unpublished = None
         if not answer.is_ours and await self._may_replace(answer):
             asked_at = self._clock.monotonic()
@@ -94,10 +97,7 @@ class Candidate:
         between, the shard is led by the published settings, under the terms that it requires. A shard that is behind
         gets the published terms.
         """
-        try:
-            topic = await self._transport.send(registry.topic(self._node.keys, self._keys.topic))
-        except TopicUnreadable:  # the terms of a newer release must not be undone here
-            return Unpublished(asked_at + UNREADABLE_PAUSE)
+        topic = await self._transport.send(registry.topic(self._node.keys, self._keys.topic))
         if topic is not None and topic != self._parts.topic:
             return topic
         terms = await self._transport.send(draining.terms_in_force(self._keys))
@@ -110,7 +110,7 @@ class Candidate:
             await self._transport.send(registry.fence(self._keys, topic.terms, topic.version))
         return Unpublished(asked_at + UNPUBLISHED_PAUSE)
 
-    async def _lead_by(self, terms: str) -> Granted | Denied | Unpublished:
+    async def _lead_by(self, terms: str) -> Granted | Denied | Unpublished | Topic:
         """Ask for the lease with terms that are not published yet. Publishing them ends that lease."""
         asked_at = self._clock.monotonic()
         answer = await self._acquire(self._node.connection, terms=terms)
@@ -118,6 +118,9 @@ class Candidate:
             return Unpublished(asked_at + UNPUBLISHED_PAUSE)
         if not answer.is_ours:
             return self._denied(asked_at, answer)
+        topic = await self._transport.send(registry.topic(self._node.keys, self._keys.topic))
+        if topic is not None and topic != self._parts.topic:  # it was published before this node had the lease
+            return topic
         logger.warning(
             "%s:%d: a change of the topic takes long, or was left half done", self._keys.topic, self._keys.shard
         )

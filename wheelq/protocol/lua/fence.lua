@@ -19,5 +19,6 @@ if has_changed or known < version then
   redis.call('SET', shards, terms)
   redis.call('SET', fence, ARGV[2])
 end
-if (has_changed or ARGV[3] == '1') and redis.call('GET', lease) then redis.call('SET', lease, '', 'PX', 1) end
+-- A leader may continue with former settings under terms that were not published: it hears of a later change with them.
+if (has_changed or known < version or ARGV[3] == '1') and redis.call('GET', lease) then redis.call('SET', lease, '', 'PX', 1) end
 return {last_due, version}
