@@ -22,9 +22,12 @@ ENDED = ("done", "Bury")
 
 
 def acts_of(seen: Seen, topic: str, history: History) -> list[Act]:
-    """Returns the acts about a job; none if they cannot be judged: writes were lost, or there are too many calls."""
+    """Returns the acts about a job; none if they cannot be judged.
+
+    Writes were lost, or answers were forgotten before a call was repeated, or there are too many calls.
+    """
     calls = [one for one in history.calls if one.outcome == DUPLICATE or not one.outcome.startswith("refused")]
-    if topic in OTHERS or len(calls) > MOST_CALLS or _was_undone(seen, history):
+    if topic in OTHERS or len(calls) > MOST_CALLS or _was_undone(seen, history) or any(map(seen.may_be_new, calls)):
         return []
     acts = [_call(seen, one, calls) for one in calls]
     for one in (one for one in history.promotions if not one.group):

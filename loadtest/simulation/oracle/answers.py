@@ -45,8 +45,9 @@ def doubled(seen: Seen) -> Iterator[str]:
         first = max(
             ([one for one in normal if one.attempt == n] for n in {one.attempt for one in normal}), key=len, default=[]
         )
-        if len(first) > max(history.lives, 1):
-            yield f"{topic}/{id} was promoted {len(first)} times in {history.lives} lives"
+        lives = history.lives + sum(map(seen.may_be_new, history.calls))
+        if len(first) > max(lives, 1):
+            yield f"{topic}/{id} was promoted {len(first)} times in {lives} lives"
 
 
 @promise("untrue")

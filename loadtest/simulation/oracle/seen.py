@@ -133,6 +133,10 @@ class Seen:
             since = max((one.sent for one in heard if one.sent >= began), default=0.0)
         return any(since - 0.1 <= at <= until + 0.1 for at, _, _ in self.ledger.clock[1:])
 
+    def may_be_new(self, call: Call) -> bool:
+        """Whether the server may have forgotten its answer before the call was repeated: its clock was set forward."""
+        return not call.is_known and self.was_clock_stepped(call)
+
     @cached_property
     def heard(self) -> list[Call]:
         """The calls whose answers told their producer the server's time."""
