@@ -89,10 +89,9 @@ def ranked(seen: Seen) -> Iterator[str]:
         least = min(one.at for one in together)
         in_order = [one for one in together if one.waits_since < least]  # the others came from an outbox, too late
         found = [ranks[one.topic, one.id] for one in sorted(in_order, key=lambda one: one.place)]
-        is_known = found == sorted(found) or seen.excuses.explain_at(
-            "ranked", least, seen.nodes
-        )  # not all were heard of
-        if not is_known and not seen.ledger.undone:
+        if found == sorted(found) or seen.excuses.explain_at("ranked", least, seen.nodes):  # not all were heard of
+            continue
+        if not seen.ledger.undone:
             yield f"{together[0].topic}: {[one.id for one in in_order]} were promoted with the priorities {found}"
 
 
