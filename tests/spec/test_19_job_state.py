@@ -206,6 +206,25 @@ async def test_each_group_has_a_state_of_its_own(
     assert {name: one.result for name, one in info.groups.items()} == {"fast": "fast", "slow": {"closed": 1}}
 
 
+async def test_a_group_that_returns_nothing_has_no_say_in_the_result(
+    aclient: AsyncClient, topic: str, scheduler: Scheduler, serve: Callable[..., Worker]
+) -> None:
+    """Such as that of callbacks, which passes over jobs without a target."""
+    answered = asyncio.Event()
+
+    async def late(job: Job) -> None:
+        await answered.wait()
+
+    serve(lambda job: {"closed": 1}, group="shop")
+    serve(late, group="late")
+    await until(lambda: both_groups_are_there(aclient, topic))
+    receipt = await aclient.schedule(topic, delay=0)
+    assert await aclient.wait(receipt, group="shop") == {"closed": 1}
+    answered.set()
+    assert await aclient.wait(receipt, timeout=PATIENCE) == {"closed": 1}
+    assert (await in_state(aclient, topic, receipt.id, JobState.DONE)).result == {"closed": 1}
+
+
 async def both_groups_are_there(client: AsyncClient, topic: str) -> bool:
     await client.schedule(topic, 0, delay=0, key="primer")
     info = await client.get(topic, "primer")

@@ -323,7 +323,7 @@ class AsyncClient:
         count; and with that of a task's job, the result has the type that the task's function returns.
 
         With several groups, it is the result of `group`; without `group`, the call waits for all groups and returns the
-        last result. After `timeout` seconds (None: never) it raises NotFinished, and the job keeps running.
+        last result that is not None. After `timeout` seconds (None: never) it raises NotFinished; the job runs on.
 
         Raises: JobFailed (given up in an awaited group), JobNotFound (also if the job is cancelled),
         NotFinished, TopicNotFound, ResultMismatch (it is of another type), InvalidInput, and the server's

@@ -215,9 +215,9 @@ class JobPage(NamedTuple):
 
 
 def least_far(groups: Mapping[str, GroupInfo]) -> GroupInfo:
-    """Returns the group that decides a job's overall state; if all have finished, the last to finish."""
+    """Returns the group that decides a job's overall state; if all have finished, the last to finish with a result."""
 
-    def rank(info: GroupInfo) -> tuple[int, int]:
-        return LEAST_FAR_FIRST.index(info.state), -(info.finished_ms or 0)
+    def rank(info: GroupInfo) -> tuple[int, bool, int]:
+        return LEAST_FAR_FIRST.index(info.state), info.result is None, -(info.finished_ms or 0)
 
     return min(groups.values(), key=rank)

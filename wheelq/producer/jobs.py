@@ -17,7 +17,7 @@ from wheelq.base.clock import Clock, SystemClock
 from wheelq.errors import InvalidInput, JobFailed, JobNotFound, NotFinished, ServerError
 from wheelq.model.checks import LAST_MS, check_flag, check_id, check_topic, due_argument, shown
 from wheelq.model.job import CancelOutcome, Payload, Receipt, RescheduleOutcome, RunNowOutcome
-from wheelq.model.state import GroupInfo, JobInfo, JobState
+from wheelq.model.state import GroupInfo, JobInfo, JobState, least_far
 from wheelq.producer.operation import Operation, Poll, ask, wait
 from wheelq.producer.topics import Topics
 from wheelq.protocol.calls import producer, state
@@ -163,7 +163,7 @@ def _end_in(info: JobInfo, group: str | None) -> GroupInfo | None:
             raise JobFailed(info.topic, info.id, name, one.reason or "", one.last_error or "", one.attempt or 0)
     if group is not None:
         return ended.get(group)
-    return max(ended.values(), key=lambda one: one.finished_ms or 0) if info.is_finished else None
+    return least_far(ended) if info.is_finished else None
 
 
 def _news_of(keys: ShardKeys, id: str, cursor: str, clock: Clock, seconds: float) -> Operation[str]:
