@@ -115,7 +115,6 @@ class AsyncDriver:
         self._is_taken = False
         self._connections = PerLoop(self._connect)
         self._guard = _Guard(Breaker(breaker, clock))
-        self._clock = clock
 
     async def run(self, operation: Operation[T], about: About | None = None) -> T:
         """Do each step of an operation; what it returns. Raises what it raises, and `CircuitOpen`."""
