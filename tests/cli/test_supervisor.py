@@ -39,10 +39,11 @@ class Fake:
         self._log.append(f"kill {self.name}")
 
 
-def test_parts_start_in_order_and_stop_in_reverse_order_together_within_a_group() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_parts_start_in_order_and_stop_in_reverse_order_together_within_a_group(number: signal.Signals) -> None:
     log: list[str] = []
     server, one, two = (Fake(name, log) for name in ("server", "one", "two"))
-    code = Supervisor([[server], [one, two]]).run(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    code = Supervisor([[server], [one, two]]).run(lambda: os.kill(os.getpid(), number))
     assert code == 0
     assert log == [
         *("start server", "start one", "start two"),
@@ -107,6 +108,30 @@ def test_the_pause_before_a_restart_doubles_up_to_ten_seconds() -> None:
             crashes.step(now)
         pauses.append(round(now - ended, 1))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
+
+
+def test_a_process_that_has_crashed_for_days_is_still_restarted() -> None:
+    part = Fake("one", log := [])
+    crashes, now = Crashes(part), 100.0
+    for _ in range(2_000):
+        part.code = 1
+        crashes.step(now)
+        now += 10.0
+        crashes.step(now)
+    assert log == ["start one"] * 2_000
+
+
+def test_a_hang_up_is_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+
+        def hang_up() -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        assert Supervisor([[Fake("one", [])]]).run(hang_up) == 0, "one signal counted, not two"
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_after_ten_quiet_seconds_the_pause_is_short_again() -> None:

@@ -38,6 +38,8 @@ from wheelq.errors import ConfigurationError
 
 logger = logging.getLogger("wheelq.supervisor")
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Each asks for a clean stop; the last one comes when the terminal is closed."""
 UNUSABLE = 2
 LOOK_S = 0.05
 GRACE_S = 60.0
@@ -166,7 +168,8 @@ class Supervisor:
 
         Raises: ConfigurationError if a part cannot be started; the others are stopped.
         """
-        handlers = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [one for one in STOPS if signal.getsignal(one) is not signal.SIG_IGN]  # as nohup has SIGHUP ignored
+        handlers = {number: signal.signal(number, self._hear) for number in heard}
         try:
             for group in self._groups:
                 for part in group:
@@ -244,7 +247,7 @@ class Crashes:
 
     @property
     def _pause_s(self) -> float:
-        return float(min(FIRST_PAUSE_S * 2 ** (self._in_a_row - 1), LONGEST_PAUSE_S))
+        return float(min(FIRST_PAUSE_S * 2 ** min(self._in_a_row - 1, 20), LONGEST_PAUSE_S))
 
 
 def hold(fd: int | None) -> None:
