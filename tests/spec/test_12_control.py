@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Inbox, Run, known
-from tests.waiting import PATIENCE, in_time, until
+from tests.waiting import PATIENCE, eventually, in_time, until
 from wheelq import (
     AsyncClient,
     CancelOutcome,
@@ -121,6 +121,17 @@ async def test_a_paused_topic_promotes_nothing_and_loses_nothing(
         assert not client.resume(topic).paused
         await until(lambda: len(began) == 28)
         assert len(set(began)) == 28
+
+
+def test_an_overdue_job_that_is_to_run_now_keeps_its_place_in_a_paused_topic(client: Client, topic: str) -> None:
+    client.schedule(topic, delay=60, key="other")
+    client.pause(topic)
+    overdue = [client.schedule(topic, delay=0.01 * n, key=f"k{n}") for n in range(3)]
+    assert eventually(lambda: time.time() * 1000 > overdue[-1].due_ms)
+    assert client.run_now(topic, "k0") is RunNowOutcome.PAUSED
+    assert client.run_now(topic, "other") is RunNowOutcome.PAUSED
+    assert [job.id for job in client.waiting(topic).jobs] == ["k0", "k1", "k2", "other"]
+    assert client.waiting(topic).jobs[0].due_ms == overdue[0].due_ms
 
 
 async def test_a_paused_topics_workers_begin_nothing_that_is_ready_and_finish_what_they_began(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spec.conftest import Inbox, Run, counts, known, state_is
+from tests.waiting import until
 from wheelq import AsyncClient, BulkProgress, JobSpec, JobState, Retry, Scheduler, Settings, Worker
 from wheelq.errors import InvalidInput, TopicNotFound
 from wheelq.model.job import from_ms
@@ -97,6 +99,22 @@ async def test_no_job_moves_to_before_the_call(aclient: AsyncClient, topic: str)
     await aclient.reschedule_due(topic, until=receipt.due + timedelta(seconds=1), by=-3_600)
     info = known(await aclient.get(topic, "a"))
     assert before <= info.due_ms < receipt.due_ms
+
+
+async def test_overdue_jobs_are_not_moved_later_on_their_way_to_earlier(aclient: AsyncClient, topic: str) -> None:
+    await aclient.schedule(topic, delay=0, key="first")
+    await aclient.pause(topic)
+    for place, key in enumerate("dcba"):
+        await aclient.schedule(topic, delay=place * 0.01, key=key)
+    later = await aclient.schedule(topic, delay=60, key="later")
+    before = {job.id: job.due_ms for job in (await aclient.waiting(topic)).jobs}
+    await until(lambda: time.time() * 1000 > max(due for id, due in before.items() if id != "later"))
+    moved = await aclient.reschedule_due(topic, since=from_ms(1), by=-30)
+    assert moved.jobs == 1
+    assert {job.id: job.due_ms for job in (await aclient.waiting(topic)).jobs} == {
+        **before,
+        "later": later.due_ms - 30_000,
+    }
 
 
 async def test_a_retry_is_neither_cancelled_nor_moved(

@@ -3,7 +3,8 @@
 -- KEYS: 1 delayed, 2 horizon, 3 replays
 -- ARGV: 1 near channel, 2 name of this move, 3 from (score), 4 to (score), 5 the due time of all of them ("+ms" from the
 --       first call, or "ms" since the epoch), or "" to move each by 6, 6 how many ms (negative: to an earlier time, but
---       never before the first call), 7 most members looked at (up to 500), 8 ms for which its progress is kept
+--       never before the first call; one that was due before it stays, unless it is held back), 7 most members looked at
+--       (up to 500), 8 ms for which its progress is kept
 -- Returns: {1 if that was all, moved so far}.
 -- The progress is stored under the name and moves in the same step, so a repeated call continues where the last one
 -- ended, and moves each job once. The script starts at the end of the range from which it cannot meet a job again at its
@@ -20,7 +21,8 @@ local last, changes, hints = loaded_to(horizon), {}, {}
 for n, id in ipairs(members) do
   local stands, its = due_of(scores[n]), tonumber(scores[n])
   local is_again = target == '' and is_held(its) and stands >= fixed
-  local due = target == '' and math.min(math.max(stands + by, fixed), LAST_MS) or fixed
+  local least = target == '' and by < 0 and not is_held(its) and math.min(stands, fixed) or fixed -- never a later time
+  local due = target == '' and math.min(math.max(stands + by, least), LAST_MS) or fixed
   if due ~= stands and not is_again and not string.find(id, '\31', 1, true) then
     changes[#changes + 1], changes[#changes + 2] = score_of(due, unheld(its) - stands), id -- of the same priority
     moved = moved + 1

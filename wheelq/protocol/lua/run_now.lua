@@ -4,7 +4,7 @@
 -- ARGV: 1 id, 2 the topic's terms, as the caller knows them: they are in force unless the shard has others (may be left out)
 -- Returns: 1 promoted, 2 promoted before, 0 not found, -1 the stream refused it (it stays waiting), 3 the topic is
 --          paused: the job keeps waiting, and is due now, 4 its key is at its limit: the same, and it goes before the others.
--- Its due time becomes now, so that no worker sees a job that ran early.
+-- Its due time becomes now, so that no worker sees a job that ran early; in a paused topic, if it was not due before.
 local delayed, jobs, ready, dead, shards, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id = ARGV[1]
 if not redis.call('ZSCORE', delayed, id) then
@@ -14,7 +14,9 @@ end
 write_though_full(ready)
 local terms = redis.call('GET', shards) or ARGV[2] or ''
 if string.find(terms, 'paused', 1, true) then
-  redis.call('ZADD', delayed, now_ms(), id)
+  local its = tonumber(redis.call('ZSCORE', delayed, id))
+  local stands = due_of(its)
+  redis.call('ZADD', delayed, score_of(math.min(stands, now_ms()), unheld(its) - stands), id) -- of the same priority
   return 3
 end
 local limits, key = limits_in(terms), key_of(redis.call('HGET', jobs, id))
