@@ -186,6 +186,7 @@ async def test_a_producer_a_scheduler_a_worker_and_a_monitor_have_every_right_th
         await producer.schedule("orders", 1, delay=60, key="early")
         assert await producer.run_now("orders", "early") is RunNowOutcome.PROMOTED
         await producer.get("orders", "bad")
+        assert await producer.groups("orders")
         await producer.recurring.put("orders", "tick", "tick", every=1)
         await producer.recurring.put("orders", "ended", every=1, end=datetime.now(UTC))
         await producer.recurring.trigger("orders", "ended")
