@@ -79,7 +79,9 @@ def after(state: State, act: Act) -> Iterator[State]:
             yield from _changed(state, act, "cancelled", ABSENT)
         case "run-now":
             yield from _changed(state, act, "promoted", State("called", act.due))
-            yield from _changed(state, act, "paused", State("waiting", act.due))
+            before, now = state.due, act.due  # one that is overdue stays so
+            still = State("waiting", (min(before[0], now[0]), min(before[1], now[1])))
+            yield from _changed(state, act, "paused", still)
             yield from _changed(state, act, "held_back", State("waiting", act.due))
         case "get":
             if FOUND.get(act.outcome, "absent") == state.place and (state.place != "waiting" or meet(state, act)):
