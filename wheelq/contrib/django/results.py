@@ -13,8 +13,9 @@ from pkgutil import resolve_name
 from wheelq.client import Client
 from wheelq.contrib.django.payloads import change, queue_and_id, result_of
 from wheelq.contrib.django.tasks import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from wheelq.model import state
 from wheelq.model.job import from_ms
-from wheelq.model.state import ATTEMPTS_KEPT, GroupInfo, JobState
+from wheelq.model.state import GroupInfo, JobState
 
 GROUP = "default"
 """The group of `manage.py wheelq_worker`."""
@@ -80,7 +81,7 @@ def _workers(own: GroupInfo) -> list[str]:
     if own.worker and (own.state is JobState.RUNNING or (own.state is JobState.DONE and not own.started_ms)):
         workers.append(own.worker)
     number = own.attempt or 0
-    if len(own.attempts) < ATTEMPTS_KEPT:  # the list is complete, and has the runs that count as no attempt, too
+    if len(own.attempts) < state.ATTEMPTS_KEPT:  # the list is complete, and has the runs that count as no attempt, too
         number = min(number, len(workers))
     elif own.state in (JobState.READY, JobState.RETRYING):
         number = max(number - 1, 1)  # the next one has not begun
