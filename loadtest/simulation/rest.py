@@ -19,7 +19,7 @@ LOOK_S = 12.0
 """How long the fleet is watched at rest."""
 MOST_COMMANDS = 90.0
 """The most commands a second of a fleet at rest."""
-MOST_TURNS, MOST_WEB_TURNS = 90.0, 150.0
+MOST_TURNS, MOST_WEB_TURNS = 90.0, 170.0
 """The most turns a second of a process at rest: a worker that holds every ordered shard, and asks a Sentinel, has 65.
 The HTTP service has more, because its lessees keep asking."""
 HOLD = set(b"owner until asker asks_until asker_holds".split())
