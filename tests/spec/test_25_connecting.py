@@ -5,19 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.waiting import PATIENCE, eventually
 from wheelq import AsyncClient, Client, Scheduler, Settings, Worker
 from wheelq.embedded import EmbeddedServer
-from wheelq.errors import AuthenticationFailed, ConfigurationError, JobNotFound
-from wheelq.protocol.call import command
-from wheelq.transport import Address, Transport
+from wheelq.errors import AuthenticationFailed, ConfigurationError
 
 MODULE = """
 from wheelq import AsyncClient, Client, Job, Worker
@@ -47,20 +42,6 @@ def test_a_client_finds_the_server_that_is_named_before_its_first_call(
     monkeypatch.setenv("WHEELQ_URL", url)
     with client:
         assert client.schedule(topic, delay=60).created
-
-
-def test_closing_breaks_no_call_of_another_thread_off(url: str, topic: str) -> None:
-    with Client.connect(url) as other, Client.connect(url) as client, ThreadPoolExecutor(1) as threads:
-        other.configure(topic, keep_done_ms=60_000)
-        other.schedule(topic, delay=600, key="k")
-        waiting = threads.submit(client.wait, topic, "k", timeout=PATIENCE)
-        with closing(Transport(Address(url))) as transport:
-            blocked = command("INFO", "clients", read=bytes.decode)
-            assert eventually(lambda: "blocked_clients:0" not in transport.send(blocked))
-        client.close()
-        other.cancel(topic, "k")
-        with pytest.raises(JobNotFound):
-            waiting.result(PATIENCE)
 
 
 async def test_an_asyncio_client_too(url: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

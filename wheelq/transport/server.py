@@ -30,7 +30,6 @@ class Server:
         self._pool = address.pool(reply_timeout_ms)
         self._replicas: set[Any] = set()
         """Connections on which the server said that it is a replica: the name may lead to another server now."""
-        self._is_closed = False
 
     def is_of_cluster(self) -> bool:
         """Whether the server is a node of a cluster. One that refuses HELLO is taken for a single server."""
@@ -96,9 +95,7 @@ class Server:
             self.release(connection)
 
     def close(self) -> None:
-        """Close the connections; one that is in use in another thread, when it is given back."""
-        self._is_closed = True
-        self.close_idle()
+        self._pool.disconnect()
 
     def close_idle(self) -> None:
         self._pool.disconnect(inuse_connections=False)
@@ -107,14 +104,13 @@ class Server:
 
     def connect(self) -> Any:
         """Take a connection from the pool; `release` gives it back. Raises: Unavailable, Refused."""
-        self._is_closed = False
         try:
             return self._pool.get_connection()
         except REDIS_FAILURES as error:
             raise not_sent(error, self._address, probing.speaks_tls(error, self._address)) from error
 
     def release(self, connection: Any) -> None:
-        if self._is_closed or connection in self._replicas:
+        if connection in self._replicas:
             self._replicas.discard(connection)
             connection.disconnect()
         self._pool.release(connection)
