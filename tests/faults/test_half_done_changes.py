@@ -65,9 +65,11 @@ async def test_a_pause_that_is_published_while_a_node_asks_for_the_lease_is_heed
         await transport.close()
 
 
+@pytest.mark.parametrize("version", [1, 8])
 async def test_a_later_change_with_the_terms_of_a_half_done_one_ends_the_lease_that_was_taken_under_these(
-    url: str, topic: str
+    url: str, topic: str, version: int
 ) -> None:
+    """The later one may have the very version of the half-done one: its client has tried again."""
     clock, keys = ManualClock(), Keys().shard(topic, 0)
     with Client.connect(url) as client:
         client.schedule(topic, delay=60)
@@ -75,7 +77,7 @@ async def test_a_later_change_with_the_terms_of_a_half_done_one_ends_the_lease_t
         node = NodeParts(transport, Keys(), clock, node="node", connection="run:1")
         await node.server.asking(transport.send(server_time_us()))
         candidate = Candidate(ShardParts(node, keys, Topic()), lambda name: None)
-        await transport.send(registry.fence(keys, PAUSED, 8))
+        await transport.send(registry.fence(keys, PAUSED, version))
         assert isinstance(await candidate.ask(), Unpublished)
         clock.advance(2 * HALF_DONE_S)
         leads = await candidate.ask()

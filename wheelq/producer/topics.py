@@ -358,8 +358,7 @@ class Topics:
                 if after.all_shards > before.all_shards:  # groups that were created meanwhile
                     made |= yield from self._make_groups(topic, before.all_shards, after.all_shards)
                 if self._clock.monotonic() - began > HALF_DONE_S:  # a leader may have continued with the former terms
-                    again = (registry.fence(shard, after.terms, after.version, take_lease=True) for shard in shards)
-                    yield from ask_all(again)
+                    yield from ask_all(registry.fence(shard, after.terms, after.version) for shard in shards)
                 if made:
                     yield from self._unmake_groups(topic, before.all_shards, after.all_shards, made)
                 return self._remember(topic, after).topic

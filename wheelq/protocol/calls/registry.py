@@ -62,17 +62,16 @@ class Fenced(NamedTuple):
     """The version of the terms now in force in the shard. If it is above the caller's, nothing was done."""
 
 
-def fence(keys: ShardKeys, terms: str, version: int, *, take_lease: bool = False) -> Call[Fenced]:
+def fence(keys: ShardKeys, terms: str, version: int) -> Call[Fenced]:
     """Make a shard refuse writes with terms other than these, unless terms of a later version are in force.
 
-    Takes the lease from a leader that knew other terms, and with `take_lease` from any leader.
+    Takes the lease from its leader, who may have known other terms.
     """
 
     def read(reply: list[Any]) -> Fenced:
         return Fenced(scores.due_ms(reply[0]), reply[1])
 
-    args = (terms, version, int(take_lease))
-    return scripted("fence", (keys.shards, keys.delayed, keys.lease, keys.fence), args, read)
+    return scripted("fence", (keys.shards, keys.delayed, keys.lease, keys.fence), (terms, version), read)
 
 
 def fenced_version(keys: ShardKeys) -> Call[int]:
