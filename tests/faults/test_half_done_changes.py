@@ -88,6 +88,34 @@ async def test_a_later_change_with_the_terms_of_a_half_done_one_ends_the_lease_t
         await transport.close()
 
 
+async def test_a_lease_that_is_taken_under_the_terms_of_a_half_done_pause_ends_with_its_repeat(
+    url: str, topic: str
+) -> None:
+    """A node has waited for long, and gets the lease between the repeat's two steps, the terms and their publishing."""
+    clock, keys, leases = ManualClock(), Keys().shard(topic, 0), list[object]()
+    with Client.connect(url) as client:
+        client.schedule(topic, delay=60)
+    transport = AsyncTransport(Address(url))
+    node = NodeParts(transport, Keys(), clock, node="node", connection="run:1")
+    await node.server.asking(transport.send(server_time_us()))
+    candidate = Candidate(ShardParts(node, keys, Topic()), lambda name: None)
+    await transport.send(registry.fence(keys, PAUSED, 1))
+    assert isinstance(await candidate.ask(), Unpublished)
+    clock.advance(2 * HALF_DONE_S)
+    loop = asyncio.get_running_loop()
+
+    def lead() -> None:
+        leases.append(asyncio.run_coroutine_threadsafe(candidate.ask(), loop).result())
+
+    with Client(BlockingWith(url, Meanwhile("put_topic", lead))) as client:
+        assert (await asyncio.to_thread(client.pause, topic)).paused
+    [lease] = leases
+    assert isinstance(lease, Granted)
+    with pytest.raises(NotLeader):
+        await transport.send(leader_calls.renew(keys, lease.token, 9_000, 0))
+    await transport.close()
+
+
 @pytest.mark.parametrize("by_a_producer", [True, False])
 async def test_a_shard_gets_its_leader_back_whether_or_not_somebody_schedules(
     url: str, settings: Settings, topic: str, client: Client, scheduler: Scheduler, by_a_producer: bool

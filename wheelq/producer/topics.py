@@ -331,7 +331,7 @@ class Topics:
         A topic that is being removed stays so, unless this `revives` it. Raises: TopicNotFound, BeingRemoved.
         """
         made: set[str] = set()
-        version = 0
+        version, were_here = 0, False
         while True:
             began = self._clock.monotonic()
             stored = yield from ask(registry.stored_topic(self._keys, check_topic(topic)))
@@ -348,6 +348,7 @@ class Topics:
                 after = replace(after, version=max(before.version + 1, version))
                 shards = [self._keys.shard(topic, n) for n in range(max(before.all_shards, after.all_shards))]
                 fenced = yield from self._fence(shards, after, confirming)
+                were_here |= fenced.were_here
                 if fenced.version > after.version:  # there was a change that was never published
                     version = fenced.version + 1
                     continue
@@ -357,7 +358,7 @@ class Topics:
             if (yield from ask(call if confirming is None else confirming.topic(call, self._keys.topics))):
                 if after.all_shards > before.all_shards:  # groups that were created meanwhile
                     made |= yield from self._make_groups(topic, before.all_shards, after.all_shards)
-                if self._clock.monotonic() - began > HALF_DONE_S:  # a leader may have continued with the former terms
+                if were_here or self._clock.monotonic() - began > HALF_DONE_S:  # a leader may go on by former settings
                     yield from ask_all(registry.fence(shard, after.terms, after.version) for shard in shards)
                 if made:
                     yield from self._unmake_groups(topic, before.all_shards, after.all_shards, made)
@@ -374,8 +375,7 @@ class Topics:
             answers = []
             for shard, call in zip(shards, calls, strict=True):  # one by one, because each blocks its connection
                 answers.append((yield from ask(confirming.fence(call, shard.delayed))))
-        last_due_ms, version = map(max, zip(*answers, strict=True))
-        return registry.Fenced(last_due_ms, version)
+        return registry.Fenced(*map(max, zip(*answers, strict=True)))
 
     def _make_groups(self, topic: str, before: int, after: int) -> Operation[set[str]]:
         """Creates every group of a topic on its new shards, before any job goes there.

@@ -60,6 +60,8 @@ class Fenced(NamedTuple):
     """When the last waiting job of the shard is due."""
     version: int
     """The version of the terms now in force in the shard. If it is above the caller's, nothing was done."""
+    were_here: bool
+    """Whether they were in force before: a change with these terms was left half done."""
 
 
 def fence(keys: ShardKeys, terms: str, version: int) -> Call[Fenced]:
@@ -69,7 +71,7 @@ def fence(keys: ShardKeys, terms: str, version: int) -> Call[Fenced]:
     """
 
     def read(reply: list[Any]) -> Fenced:
-        return Fenced(scores.due_ms(reply[0]), reply[1])
+        return Fenced(scores.due_ms(reply[0]), reply[1], reply[2] == 1)
 
     return scripted("fence", (keys.shards, keys.delayed, keys.lease, keys.fence), (terms, version), read)
 
