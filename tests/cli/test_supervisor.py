@@ -63,6 +63,17 @@ def test_a_second_signal_ends_everything_at_once() -> None:
     assert log == ["start server", "start one", "kill one", "kill server"]
 
 
+def test_a_second_hang_up_ends_nothing_early() -> None:
+    log: list[str] = []
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    assert Supervisor([[Fake("one", log)]]).run(twice) == 0
+    assert log == ["start one", "ask one", "finish one"]
+
+
 def test_a_process_that_cannot_start_ends_everything() -> None:
     log: list[str] = []
     with pytest.raises(ConfigurationError, match="one cannot start"):

@@ -188,7 +188,7 @@ class Supervisor:
         return code
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._is_stopping:
+        if self._is_stopping and number != signal.SIGHUP:  # that often comes twice, from the kernel and from the shell
             raise KeyboardInterrupt
         self._is_stopping = True
 
