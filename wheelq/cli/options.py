@@ -184,17 +184,16 @@ class Session:
             say(f"more: --cursor {cursor}")
 
     def watch(self, looks: Iterable[T], shown: Callable[[T], RenderableType]) -> None:
-        """Show each look in the place of the one before, until an interrupt; below it, if this is no terminal.
+        """Show each look in the place of the one before, until an interrupt.
 
-        With JSON, print each as a line.
+        Print them one below the other if this is no terminal, and as lines of JSON if that is wanted.
         """
+        console = stdout()
         try:
-            if self.json:
+            if self.json or not console.is_terminal:
                 for look in looks:
-                    say_json(look)
-            if not (console := stdout()).is_terminal:
-                for look in looks:
-                    console.print(shown(look))
+                    say_json(look) if self.json else console.print(shown(look))
+                return
             with Live(console=console, auto_refresh=False, screen=True) as live:
                 for look in looks:
                     live.update(shown(look), refresh=True)

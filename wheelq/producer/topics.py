@@ -28,6 +28,7 @@ from wheelq.settings import TopicSettings
 
 T = TypeVar("T")
 _everywhere: WeakSet[Topics] = WeakSet()
+"""The topics of every client in this process: see `forget_all`."""
 Spans = list[Span]  # in the class below, `list` is an operation
 
 

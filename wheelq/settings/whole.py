@@ -96,7 +96,10 @@ def merged(default: Any, given: dict[str, Any], where: str, over: Overrides) -> 
 
     They are checked together, because half of a pair may be in the file. Raises: ConfigurationError.
     """
-    for secret, other in (("password", "password_file"), ("password_file", "password")):
+    for secret, other in (
+        ("password", "password_file"),
+        ("password_file", "password"),
+    ):  # a variable for either replaces both
         if over.get(("", secret), ("", ""))[1] and ("", other) not in over:
             given.pop(other, None)
     for (table, name), (_, value) in over.items():

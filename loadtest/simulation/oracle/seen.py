@@ -134,7 +134,7 @@ class Seen:
         return any(since - 0.1 <= at <= until + 0.1 for at, _, _ in self.ledger.clock[1:])
 
     def may_be_new(self, call: Call) -> bool:
-        """Whether the server may have forgotten its answer before the call was repeated: its clock was set forward."""
+        """Whether the server may have forgotten its answer before the call was repeated: its clock was set."""
         return not call.is_known and self.was_clock_stepped(call)
 
     @cached_property
